@@ -1,0 +1,174 @@
+"""One experiment is one frozen value. Pure standard library, imported by every room, importing none.
+
+An experiment file under `experiments/` holds `config = Experiment(...)`; the command line overrides
+single fields (`--training.steps 100`). The resolved value is saved as `config.json` in the run folder.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+import typing
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from maskworld.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """What is trained on and how it is cut into rows."""
+
+    trajectories: str = "tests/data/alfworld_rooms"
+    """Folder with `train*.jsonl[.gz]`, `validation*.jsonl[.gz]` and `test*.jsonl[.gz]` of trajectories."""
+    tokenizer: str = ""
+    """An existing `tokenizer.model` or `tokenizer.json`; empty trains a sentencepiece model on the train split."""
+    vocabulary_size: int = 1024
+    """Pieces of a tokenizer trained here (control tokens and 256 bytes included)."""
+    row_length: int = 512
+    """L, clean tokens per packed row; a multiple of the block length."""
+    target_blocks: int = 0
+    """K, most target blocks in a row; 0 means as many as the row has blocks."""
+    shuffle_seed: int = 0
+    """Seed of the global shuffle; the order depends on nothing else."""
+    workers: int = 0
+    """Reader processes per host; 0 reads in threads of the training process."""
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The Qwen3/SDAR decoder. Letters as in WORKSPACE.md."""
+
+    width: int = 192
+    """D, size of the residual stream."""
+    layers: int = 4
+    heads: int = 6
+    """H, query heads."""
+    kv_heads: int = 2
+    """G, key/value heads; H is a multiple of G."""
+    head_size: int = 32
+    """E, size of one head; independent of D / H."""
+    feed_forward: int = 512
+    """F, hidden size of the SwiGLU."""
+    rope_theta: float = 10_000.0
+    norm_epsilon: float = 1e-6
+    tie_embeddings: bool = True
+    initializer_std: float = 0.02
+    scan_layers: bool = True
+    """Scan over stacked layers (one layer compiled) or unroll them; the results are equal."""
+    remat: Literal["none", "full", "dots"] = "none"
+    """What the backward pass recomputes: nothing, every layer, or all but matrix products."""
+    attention: Literal["auto", "reference", "chunked"] = "auto"
+    """Kernel of the range attention."""
+
+
+@dataclass(frozen=True)
+class DiffusionConfig:
+    """Forward process and objective (ARCHITECTURE words: t, mask rate, mask schedule)."""
+
+    block_length: int = 8
+    """S, positions denoised together."""
+    schedule: Literal["linear", "cosine"] = "linear"
+    draw_t: Literal["block", "document"] = "block"
+    """One noise level per target block or one per document."""
+    antithetic: bool = True
+    """Stratify the drawn t over the batch: t_i = (u + i / n) mod 1."""
+    noisy_copies: int = 1
+    """k, independent noisy copies of every target block per clean pass."""
+    minimum_mask_rate: float = 1e-3
+    """Mask rates are (1 - minimum) p(t) + minimum, which bounds the weight 1 / p."""
+    logits_chunk: int = 128
+    """Masked positions per row whose vocabulary logits exist at one time."""
+
+
+@dataclass(frozen=True)
+class OptimizerConfig:
+    peak_learning_rate: float = 3e-3
+    final_learning_rate_fraction: float = 0.05
+    warmup_steps: int = 50
+    weight_decay: float = 0.05
+    beta1: float = 0.9
+    beta2: float = 0.98
+    epsilon: float = 1e-8
+    clip_norm: float = 1.0
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    steps: int = 1000
+    batch_size: int = 8
+    """Rows per optimizer step over all hosts, gradient accumulation included."""
+    gradient_accumulation: int = 1
+    """Microbatches per step; each holds batch_size / gradient_accumulation rows."""
+    seed: int = 0
+    """Seed of initial weights and noise; noise of step i is drawn from fold_in(seed, i)."""
+    compute_dtype: Literal["float32", "bfloat16"] = "float32"
+    """Dtype of activations; master weights and the optimizer stay float32."""
+    log_every: int = 20
+    validate_every: int = 200
+    """Steps between validation losses; 0 never validates."""
+    validation_batches: int = 4
+    checkpoint_every: int = 200
+    keep_last: int = 2
+    keep_best: int = 1
+
+
+@dataclass(frozen=True)
+class MeshConfig:
+    """Devices along each mesh axis; one axis may be -1 (all that are left)."""
+
+    data: int = -1
+    fsdp: int = 1
+    tensor: int = 1
+    expert: int = 1
+
+
+@dataclass(frozen=True)
+class SamplerConfig:
+    rule: Literal["low_confidence_static", "low_confidence_dynamic", "sequential"] = "low_confidence_dynamic"
+    threshold: float = 0.9
+    """Dynamic rule: every masked position above this confidence is committed."""
+    denoising_steps: int = 0
+    """Forwards a block may take; 0 means the block length."""
+    max_new_tokens: int = 96
+    temperature: float = 0.0
+    """0 takes the most likely token."""
+
+
+@dataclass(frozen=True)
+class EvaluationConfig:
+    transitions: int = 512
+    """Held-out transitions that are generated and scored; 0 takes all."""
+    batch_size: int = 32
+    seed: int = 0
+    """Seed of the choice of transitions."""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Everything that decides the numbers of a run."""
+
+    name: str = "unnamed"
+    data: DataConfig = field(default_factory=DataConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    diffusion: DiffusionConfig = field(default_factory=DiffusionConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+    mesh: MeshConfig = field(default_factory=MeshConfig)
+    sampler: SamplerConfig = field(default_factory=SamplerConfig)
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+
+
+@dataclass(frozen=True)
+class ModelContract:
+    """What a checkpoint means. Stored in each one and compared on load; a difference is refused by field name."""
+
+    block_length: int
+    mask_id: int
+    pad_id: int
+    end_id: int
+    vocabulary_size: int
+    schedule: str
+    tokenizer_hash: str
+    logit_alignment: Literal["same_position", "shifted"] = "same_position"
