@@ -1,0 +1,123 @@
+"""Attention of both streams, as one primitive: every query sees one range of keys.
+
+All masks of block diffusion are ranges. A clean query of block b sees its document from the start to the end of b;
+a noisy query of block b sees the *clean* keys of its document before b, and its own noisy block (`block_attention`);
+a query at decode time sees the cache up to the end of its block. `merge` joins two disjoint key sets exactly, by the
+log-sum-exp each part returns, so that the doubled [noisy; clean] sequence of BD3-LM (arXiv 2503.09573, section 3.2)
+never exists.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from maskworld.models.range_attention import chunked_range_attention
+
+EMPTY = -1e30
+"""Log-sum-exp of a query that sees no key; its output is zero."""
+
+Implementation = Literal["auto", "reference", "chunked"]
+
+
+def range_attention(
+    query: Float[Array, "B N H E"],
+    key: Float[Array, "B L G E"],
+    value: Float[Array, "B L G E"],
+    key_start: Int[Array, "B N"],
+    key_end: Int[Array, "B N"],
+    implementation: Implementation = "auto",
+) -> tuple[Float[Array, "B N H E"], Float[Array, "B N H"]]:
+    """Softmax attention of each query over the keys `key_start <= l < key_end`, scaled by 1 / sqrt(E).
+
+    Returns the output in the dtype of `value` and the float32 log-sum-exp of the scores, `EMPTY` (with output zero)
+    where the range is empty. "reference" builds the dense mask; "chunked" visits only tiles that some query of the
+    tile sees, and never holds the scores of more than one tile; "auto" takes the faster one for the shape.
+    """
+    if implementation == "auto":
+        implementation = "chunked" if query.shape[1] >= 256 and key.shape[1] >= 256 else "reference"
+    attend = chunked_range_attention if implementation == "chunked" else _dense_range_attention
+    return attend(query, key, value, key_start, key_end)
+
+
+def _dense_range_attention(query, key, value, key_start, key_end):
+    index = jnp.arange(key.shape[1])
+    visible = (index >= key_start[..., None]) & (index < key_end[..., None])
+    return masked_attention(query, key, value, visible)
+
+
+def masked_attention(
+    query: Float[Array, "*batch N H E"],
+    key: Float[Array, "*batch L G E"],
+    value: Float[Array, "*batch L G E"],
+    visible: Bool[Array, "*batch N L"],
+) -> tuple[Float[Array, "*batch N H E"], Float[Array, "*batch N H"]]:
+    """Attention under an explicit mask; grouped queries: head h reads key/value head h // (H / G)."""
+    *batch, length, heads, size = query.shape
+    groups = key.shape[-2]
+    grouped = query.reshape(*batch, length, groups, heads // groups, size)
+    scores = jnp.einsum("...ngre,...lge->...grnl", grouped, key, preferred_element_type=jnp.float32)
+    scores = jnp.where(visible[..., None, None, :, :], scores * size**-0.5, EMPTY)
+    top = jax.lax.stop_gradient(scores.max(axis=-1, keepdims=True))
+    weights = jnp.where(visible[..., None, None, :, :], jnp.exp(scores - top), 0.0)
+    total = weights.sum(axis=-1)
+    # An empty row divides zero by one instead of zero by zero, in the forward and in the backward pass.
+    safe = jnp.where(total > 0, total, 1.0)
+    mixed = jnp.einsum(
+        "...grnl,...lge->...ngre", weights.astype(value.dtype), value, preferred_element_type=jnp.float32
+    )
+    out = mixed / jnp.moveaxis(safe, -1, -3)[..., None]
+    log_sum = jnp.where(total > 0, top[..., 0] + jnp.log(safe), EMPTY)
+    log_sum = jnp.moveaxis(log_sum, -1, -3).reshape(*batch, length, heads)
+    return out.reshape(*batch, length, heads, size).astype(value.dtype), log_sum
+
+
+def block_attention(
+    query: Float[Array, "B N H E"],
+    key: Float[Array, "B N G E"],
+    value: Float[Array, "B N G E"],
+    document_ids: Int[Array, "B N"],
+    block_length: int,
+    tile: int = 32,
+) -> tuple[Float[Array, "B N H E"], Float[Array, "B N H"]]:
+    """Full attention inside each block of `block_length` consecutive positions, within one document.
+
+    Document 0 is padding: it sees nothing and is seen by nothing. Several blocks share a tile under a block-diagonal
+    mask, because matrix units are slow on matrices of four rows.
+    """
+    rows, length, heads, size = query.shape
+    tile = max(block_length, tile - tile % block_length)
+    fill = -length % tile
+    if fill:
+        query, key, value = (jnp.pad(x, ((0, 0), (0, fill), (0, 0), (0, 0))) for x in (query, key, value))
+        document_ids = jnp.pad(document_ids, ((0, 0), (0, fill)))
+    tiles = (length + fill) // tile
+
+    def split(x):
+        return x.reshape(rows, tiles, tile, *x.shape[2:])
+
+    block = jnp.arange(tile) // block_length
+    document = split(document_ids)
+    visible = (block[:, None] == block[None, :]) & (document[..., :, None] == document[..., None, :])
+    visible &= (document > 0)[..., None]
+    out, log_sum = masked_attention(split(query), split(key), split(value), visible)
+    return (
+        out.reshape(rows, tiles * tile, heads, size)[:, :length],
+        log_sum.reshape(rows, tiles * tile, heads)[:, :length],
+    )
+
+
+def merge(
+    out_a: Float[Array, "*batch E"],
+    log_sum_a: Float[Array, "*batch"],
+    out_b: Float[Array, "*batch E"],
+    log_sum_b: Float[Array, "*batch"],
+) -> Float[Array, "*batch E"]:
+    """Attention over the union of two disjoint key sets, from the attention over each."""
+    log_sum = jnp.logaddexp(log_sum_a, log_sum_b)
+    weight_a = jnp.exp(log_sum_a - log_sum)[..., None]
+    weight_b = jnp.exp(log_sum_b - log_sum)[..., None]
+    return (out_a * weight_a + out_b * weight_b).astype(out_a.dtype)
