@@ -1,0 +1,95 @@
+"""What the fields of an Experiment must obey, alone and together. Pure, on dotted keys and values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+_ABOVE_ZERO = (
+    "data.vocabulary_size",
+    "data.row_length",
+    "model.width",
+    "model.layers",
+    "model.heads",
+    "model.kv_heads",
+    "model.head_size",
+    "model.feed_forward",
+    "model.rope_theta",
+    "model.norm_epsilon",
+    "model.initializer_std",
+    "diffusion.block_length",
+    "diffusion.noisy_copies",
+    "diffusion.minimum_mask_rate",
+    "diffusion.logits_chunk",
+    "optimizer.peak_learning_rate",
+    "optimizer.epsilon",
+    "optimizer.clip_norm",
+    "training.steps",
+    "training.batch_size",
+    "training.gradient_accumulation",
+    "training.log_every",
+    "training.validation_batches",
+    "training.checkpoint_every",
+    "training.keep_last",
+    "sampler.threshold",
+    "sampler.max_new_tokens",
+    "evaluation.batch_size",
+)
+_NOT_NEGATIVE = (
+    "data.target_blocks",
+    "data.shuffle_seed",
+    "data.workers",
+    "optimizer.final_learning_rate_fraction",
+    "optimizer.warmup_steps",
+    "optimizer.weight_decay",
+    "optimizer.beta1",
+    "optimizer.beta2",
+    "training.seed",
+    "training.validate_every",
+    "training.keep_best",
+    "sampler.denoising_steps",
+    "sampler.temperature",
+    "evaluation.transitions",
+    "evaluation.seed",
+)
+_AT_MOST_ONE = ("diffusion.minimum_mask_rate", "optimizer.final_learning_rate_fraction", "sampler.threshold")
+_BELOW_ONE = ("optimizer.beta1", "optimizer.beta2")
+_MESH_AXES = ("mesh.data", "mesh.fsdp", "mesh.tensor", "mesh.expert")
+# (field, the field it must be a multiple of)
+_MULTIPLES = (
+    ("data.row_length", "diffusion.block_length"),
+    ("model.heads", "model.kv_heads"),
+    ("training.batch_size", "training.gradient_accumulation"),
+)
+
+
+def problems(values: Mapping[str, Any]) -> Iterator[str]:
+    """One sentence for each rule that `values` (dotted key -> value of every field) breaks, naming the field."""
+    for keys, holds, rule in (
+        (_ABOVE_ZERO, lambda value: value > 0, "above 0"),
+        (_NOT_NEGATIVE, lambda value: value >= 0, "0 or more"),
+        (_AT_MOST_ONE, lambda value: value <= 1, "at most 1"),
+        (_BELOW_ONE, lambda value: value < 1, "below 1"),
+    ):
+        for key in keys:
+            if not holds(values[key]):
+                yield f"{key} is {values[key]}; it must be {rule}"
+    for key, factor in _MULTIPLES:
+        if values[factor] > 0 and values[key] % values[factor]:
+            yield f"{key} is {values[key]}; it must be a multiple of {factor} ({values[factor]})"
+    if values["diffusion.block_length"] > 0:
+        blocks = values["data.row_length"] // values["diffusion.block_length"]
+        if values["data.target_blocks"] > blocks:
+            yield f"data.target_blocks is {values['data.target_blocks']}; a row has only {blocks} blocks"
+    if values["model.head_size"] % 2:
+        yield f"model.head_size is {values['model.head_size']}; rotary positions need it even"
+    yield from _mesh_problems(values)
+
+
+def _mesh_problems(values: Mapping[str, Any]) -> Iterator[str]:
+    for key in _MESH_AXES:
+        if values[key] == 0 or values[key] < -1:
+            yield f"{key} is {values[key]}; it must be above 0, or -1 for all devices that are left"
+    open_axes = [key for key in _MESH_AXES if values[key] == -1]
+    if len(open_axes) > 1:
+        yield f"{' and '.join(open_axes)} are -1; only one mesh axis may be left open"

@@ -1,0 +1,165 @@
+"""One mesh, one table of rules: where every array of a run lives.
+
+All sharding is jit with named shardings (formerly pjit) over the mesh that `make_mesh` makes. Axis types are always
+given: JAX changed its default to Explicit, under which indexing into a sharded table and some kernels fail.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from maskworld.config import MeshConfig
+from maskworld.errors import ConfigError
+
+AXES = ("data", "fsdp", "tensor", "expert")
+BATCH_AXES = ("data", "fsdp")
+
+LOGICAL_RULES: dict[str, str | None] = {
+    "embed": "fsdp",
+    "heads": "tensor",
+    "kv_heads": "tensor",
+    "feed_forward": "tensor",
+    "vocabulary": "tensor",
+    "experts": "expert",
+    "layers": None,
+    "head_size": None,
+    "embed_norm": None,
+}
+"""Logical axis of a parameter -> mesh axis that splits it; None keeps it whole (norms are too small to split)."""
+
+
+def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
+    """The mesh with axes data, fsdp, tensor, expert over `devices` (all devices when None).
+
+    Raises:
+        ConfigError: the axis sizes do not multiply to the number of devices; names the fields and the number.
+    """
+    devices = jax.devices() if devices is None else list(devices)
+    sizes = solve_axes(config, len(devices))
+    kinds = (AxisType.Auto,) * len(AXES)
+    return jax.make_mesh(tuple(sizes[axis] for axis in AXES), AXES, axis_types=kinds, devices=devices)
+
+
+def solve_axes(config: MeshConfig, device_count: int) -> dict[str, int]:
+    """Axis -> size with -1 solved.
+
+    Raises:
+        ConfigError: more than one -1, a size below 1, or sizes that do not multiply to `device_count`.
+    """
+    sizes = dataclasses.asdict(config)
+    wanted = ", ".join(f"mesh.{axis}={size}" for axis, size in sizes.items())
+    open_axes = [axis for axis, size in sizes.items() if size == -1]
+    if len(open_axes) > 1:
+        raise ConfigError(
+            f"{' and '.join(f'mesh.{axis}' for axis in open_axes)} are -1; only one axis may be left open"
+        )
+    for axis, size in sizes.items():
+        if size == 0 or size < -1:
+            raise ConfigError(f"mesh.{axis} is {size}; it must be above 0, or -1 for all devices that are left")
+    fixed = math.prod(size for size in sizes.values() if size != -1)
+    if open_axes:
+        if device_count % fixed:
+            raise ConfigError(
+                f"{wanted} cannot be laid over {device_count} devices: the fixed axes take {fixed}, which does not "
+                f"divide {device_count}; make them smaller"
+            )
+        sizes[open_axes[0]] = device_count // fixed
+    elif fixed != device_count:
+        raise ConfigError(
+            f"{wanted} need {fixed} devices and there are {device_count}; set one axis to -1 to take all that are left"
+        )
+    return sizes
+
+
+def batch_shards(mesh: Mesh) -> int:
+    """Into how many parts a batch is split."""
+    return math.prod(mesh.shape[axis] for axis in BATCH_AXES)
+
+
+def check_batch(mesh: Mesh, batch_size: int, gradient_accumulation: int = 1) -> None:
+    """Refuse a batch whose microbatches cannot be split evenly over the mesh.
+
+    Raises:
+        ConfigError: names the fields and the number of parts.
+    """
+    shards = batch_shards(mesh)
+    rows = batch_size // gradient_accumulation
+    if rows % shards:
+        raise ConfigError(
+            f"training.batch_size / training.gradient_accumulation is {rows} rows; it must be a multiple of "
+            f"mesh.data x mesh.fsdp = {mesh.shape['data']} x {mesh.shape['fsdp']} = {shards}"
+        )
+
+
+def batch_sharding(mesh: Mesh) -> NamedSharding:
+    """Rows split over data and fsdp, everything behind the first axis whole."""
+    return NamedSharding(mesh, PartitionSpec(BATCH_AXES))
+
+
+def replicated(mesh: Mesh) -> NamedSharding:
+    """The whole array on every device."""
+    return NamedSharding(mesh, PartitionSpec())
+
+
+def parameter_shardings(mesh: Mesh, abstract_params: Any, logical_axes: Any) -> Any:
+    """A tree of NamedShardings like `abstract_params`.
+
+    A dimension that its mesh axis does not divide, or whose mesh axis an earlier dimension took, stays whole.
+
+    Args:
+        abstract_params: tree of anything with a `shape`.
+        logical_axes: the same tree with a tuple of logical axis names (keys of LOGICAL_RULES) for each leaf.
+
+    Raises:
+        ValueError: a leaf has another number of names than dimensions, or a name has no rule.
+    """
+    leaves, structure = jax.tree_util.tree_flatten_with_path(abstract_params)
+    names = structure.flatten_up_to(logical_axes)
+    return structure.unflatten(
+        [
+            NamedSharding(mesh, partition_spec(mesh, leaf.shape, axes, jax.tree_util.keystr(path)))
+            for (path, leaf), axes in zip(leaves, names, strict=True)
+        ]
+    )
+
+
+def partition_spec(mesh: Mesh, shape: Sequence[int], axes: Sequence[str], name: str = "array") -> PartitionSpec:
+    """The PartitionSpec of one array by LOGICAL_RULES, see `parameter_shardings`."""
+    if len(axes) != len(shape):
+        raise ValueError(f"{name} has shape {tuple(shape)} and {len(axes)} axis names {tuple(axes)}")
+    taken: list[str | None] = []
+    for size, axis in zip(shape, axes, strict=True):
+        if axis not in LOGICAL_RULES:
+            raise ValueError(f"{name}: logical axis {axis!r} has no rule; known: {', '.join(LOGICAL_RULES)}")
+        target = LOGICAL_RULES[axis]
+        splits = (
+            target is not None and target not in taken and mesh.shape[target] > 1 and size % mesh.shape[target] == 0
+        )
+        taken.append(target if splits else None)
+    while taken and taken[-1] is None:
+        taken.pop()
+    return PartitionSpec(*taken)
+
+
+def state_shardings(mesh: Mesh, abstract_state: Any, params: Any) -> Any:
+    """Shardings of a whole train state: every subtree built like the parameters (the optimizer's moments are) is
+    placed like them, all else (counters) is replicated.
+
+    Args:
+        abstract_state: any tree that holds the parameters and trees like them.
+        params: tree of NamedShardings from `parameter_shardings`.
+    """
+    like = jax.tree.structure(params)
+
+    def is_like(subtree: Any) -> bool:
+        return jax.tree.structure(subtree) == like
+
+    return jax.tree.map(
+        lambda subtree: params if is_like(subtree) else replicated(mesh), abstract_state, is_leaf=is_like
+    )
