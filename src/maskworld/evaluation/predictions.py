@@ -48,7 +48,9 @@ class Prediction:
     finished: bool = True
     """Whether an <end> came before the limit of new tokens."""
     history: tuple[str, ...] = ()
-    """The last steps before the action as `> action` and observation lines, oldest first."""
+    """The last turns before the action as `> action` and observation, oldest first."""
+    initial_state: str = ""
+    """Beginning of e0, for the reader of a report."""
     block_starts: tuple[int, ...] = ()
     """Positions (as in Commit) at which a new block of the document begins."""
     trace: tuple[tuple[Commit, ...], ...] = ()
