@@ -8,7 +8,6 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
-import optax
 import pytest
 from jax.sharding import AxisType, PartitionSpec
 
@@ -22,9 +21,7 @@ from maskworld.parallel.mesh import (
     make_mesh,
     parameter_shardings,
     partition_spec,
-    replicated,
     solve_axes,
-    state_shardings,
 )
 
 
@@ -83,18 +80,6 @@ def test_axis_names_that_are_missing_or_unknown_are_reported_with_the_parameter(
     with pytest.raises(ValueError, match="query.*'embde' has no rule"):
         parameter_shardings(mesh, params, {"layer": {"query": ("embde", "heads")}})
     assert all(target in (None, *AXES) for target in LOGICAL_RULES.values())
-
-
-def test_optimizer_moments_are_placed_like_their_parameters():
-    mesh = make_mesh(MeshConfig(), jax.devices()[:1])
-    params = {"a": jnp.ones((4, 2)), "b": {"c": jnp.ones(3)}}
-    placed = parameter_shardings(mesh, params, {"a": ("embed", "heads"), "b": {"c": ("embed_norm",)}})
-    state = jax.eval_shape(optax.adamw(1e-3).init, params)
-    shardings = state_shardings(mesh, {"params": params, "opt_state": state}, placed)
-    assert shardings["params"] is placed
-    assert shardings["opt_state"][0].mu is placed
-    assert shardings["opt_state"][0].count == replicated(mesh)
-    assert jax.tree.structure(shardings) == jax.tree.structure({"params": params, "opt_state": state})
 
 
 def test_eight_devices_hold_an_eighth_of_a_split_array_each():

@@ -145,21 +145,3 @@ def partition_spec(mesh: Mesh, shape: Sequence[int], axes: Sequence[str], name: 
     while taken and taken[-1] is None:
         taken.pop()
     return PartitionSpec(*taken)
-
-
-def state_shardings(mesh: Mesh, abstract_state: Any, params: Any) -> Any:
-    """Shardings of a whole train state: every subtree built like the parameters (the optimizer's moments are) is
-    placed like them, all else (counters) is replicated.
-
-    Args:
-        abstract_state: any tree that holds the parameters and trees like them.
-        params: tree of NamedShardings from `parameter_shardings`.
-    """
-    like = jax.tree.structure(params)
-
-    def is_like(subtree: Any) -> bool:
-        return jax.tree.structure(subtree) == like
-
-    return jax.tree.map(
-        lambda subtree: params if is_like(subtree) else replicated(mesh), abstract_state, is_leaf=is_like
-    )

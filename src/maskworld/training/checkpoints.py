@@ -1,0 +1,411 @@
+"""Checkpoints of one run, on Orbax's v1 API; no other file imports Orbax.
+
+One folder per step under `RUN/checkpoints`, with three parts: `params`, `optimizer` and `data` (`step`, `next_batch`).
+Parameters stand apart so that evaluation never reads, or needs to know, the optimizer. The checkpoint's own metadata
+holds the configuration, the model contract, the validation loss and a fingerprint of the weights, which is what tells a
+flipped bit on the disk from a good checkpoint: TensorStore does not.
+
+A checkpoint is written aside and renamed when complete, so a kill leaves the previous ones as they were. What a kill or
+a bad disk leaves is recognised here, set aside, and said.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import math
+import re
+import shutil
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import SingleDeviceSharding
+from orbax.checkpoint import v1 as ocp
+
+from maskworld.config import Experiment, ModelContract
+from maskworld.configure import check_resumable, from_dict, to_dict
+from maskworld.errors import CheckpointError, ConfigError
+from maskworld.storage import storage_error, writing
+
+CHECKPOINT_FOLDER = "checkpoints"
+_UNFINISHED = re.compile(r"(\d+)\.orbax-checkpoint-tmp.*")
+_COMMIT_FILE = "commit_success.txt"
+
+
+@dataclasses.dataclass(frozen=True)
+class Restored:
+    """A train state read back."""
+
+    step: int
+    state: Any
+    next_batch: int
+    notes: tuple[str, ...]
+    """What was found damaged or unfinished and therefore passed over, for a person to read."""
+
+
+@dataclasses.dataclass(frozen=True)
+class LoadedParams:
+    """Parameters read back for use, without the optimizer."""
+
+    params: Any
+    step: int
+    config: Experiment
+    contract: ModelContract
+    validation_loss: float | None
+    notes: tuple[str, ...]
+
+
+class _Damaged(Exception):
+    """This checkpoint cannot be used; an older one may."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Record:
+    """What a checkpoint says about itself."""
+
+    config: Experiment
+    contract: dict[str, Any]
+    validation_loss: float | None
+    fingerprints: dict[str, int]
+
+
+class Checkpoints:
+    """The sequence of checkpoints of one run, for the process that trains. Use as a context manager."""
+
+    def __init__(
+        self, run: Path, config: Experiment, contract: ModelContract, *, tell: Callable[[str], None] = lambda text: None
+    ):
+        """Open, or begin, the checkpoints of the run in folder `run`.
+
+        Args:
+            tell: called with a sentence for each thing found that a person should know.
+
+        Raises:
+            StorageError: the folder cannot be written.
+        """
+        _quieten_orbax()
+        self.folder = run / CHECKPOINT_FOLDER
+        self._config, self._contract, self._tell = config, contract, tell
+        self._pending: Any = None
+        with writing(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+        self._unfinished = _sweep_unfinished(self.folder)
+        self._losses: dict[int, float] = {}
+        policy = _KeepLastAndBest(config.training.keep_last, config.training.keep_best, self._losses)
+        self._orbax = ocp.training.Checkpointer(self.folder.absolute(), preservation_policy=policy)
+        for step in self.steps:
+            self._remember(step)
+
+    @property
+    def steps(self) -> list[int]:
+        """Steps that have a finished checkpoint, ascending."""
+        return [checkpoint.step for checkpoint in self._orbax.checkpoints]
+
+    def save(self, step: int, state: Any, next_batch: int, validation_loss: float | None = None) -> None:
+        """Start writing `state` (with fields `step`, `params`, `opt_state`) and return while the disk works.
+
+        The arrays are copied before this returns, so the caller may donate them.
+
+        Raises:
+            StorageError: this or the previous save could not be written; earlier checkpoints are untouched.
+        """
+        self.wait()
+        record = {
+            "config": to_dict(self._config),
+            "contract": dataclasses.asdict(self._contract),
+            "validation_loss": validation_loss,
+            "fingerprints": {"params": _fingerprint(state.params), "optimizer": _fingerprint(state.opt_state)},
+        }
+        if validation_loss is not None:
+            self._losses[step] = validation_loss
+        with self._storage():
+            self._pending = self._orbax.save_checkpointables_async(
+                step,
+                {
+                    "params": state.params,
+                    "optimizer": state.opt_state,
+                    "data": {"step": step, "next_batch": next_batch},
+                },
+                force=True,
+                custom_metadata=record,
+            )
+
+    def wait(self) -> None:
+        """Return when what was saved is on the disk.
+
+        Raises:
+            StorageError: it could not be written; earlier checkpoints are untouched.
+        """
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            with self._storage():
+                pending.result()
+
+    def restore_latest(self, abstract_state: Any) -> Restored | None:
+        """The newest state that can be read, placed as `abstract_state` says; None where the run has none yet.
+
+        A damaged or unfinished newer checkpoint is set aside as `STEP.damaged` and told.
+
+        Args:
+            abstract_state: a train state of ShapeDtypeStructs with shardings.
+
+        Raises:
+            CheckpointError: written under another contract, or none of several can be read.
+            ConfigError: written under a configuration that means something else.
+        """
+        notes: list[str] = []
+        damaged: list[int] = []
+        found: Restored | None = None
+        for step in reversed(self.steps):
+            try:
+                found = self._restore(step, abstract_state)
+                break
+            except _Damaged as damage:
+                damaged.append(step)
+                notes.append(f"the checkpoint of step {step} is damaged ({damage})")
+        if damaged and found is None:
+            raise CheckpointError(
+                f"no checkpoint in {self.folder} can be read:\n  "
+                + "\n  ".join(notes)
+                + "\nMove that folder away to train from the start."
+            )
+        unfinished = [step for step in self._unfinished if found is None or step > found.step]
+        notes[:0] = [f"the checkpoint of step {step} was not finished when the run was stopped" for step in unfinished]
+        for step in damaged:
+            _set_aside(self.folder / str(step))
+            self._losses.pop(step, None)
+        if damaged:
+            self._orbax.reload()
+        for note in notes:
+            self._tell(note + (f"; using the one of step {found.step}" if found else "; there is no earlier one"))
+        return dataclasses.replace(found, notes=tuple(notes)) if found else None
+
+    def close(self) -> None:
+        """Wait and let go. Raises what `wait` raises."""
+        try:
+            self.wait()
+        finally:
+            try:
+                self._orbax.close()
+            except Exception as error:
+                # A failed save is raised by `wait`, once; Orbax raises it again for every later call.
+                if storage_error(error, self.folder) is None:
+                    raise
+
+    def __enter__(self) -> Checkpoints:
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: Any) -> None:
+        if error is None:
+            self.close()
+            return
+        try:
+            self.close()
+        except Exception as second:
+            self._tell(f"while stopping: {second}")
+
+    def _restore(self, step: int, abstract_state: Any) -> Restored:
+        record = _read_record(self._orbax, self.folder, step)
+        _check_contract(record.contract, self._contract, self.folder / str(step))
+        check_resumable(record.config, self._config, step)
+        parts = _load(
+            self._orbax,
+            step,
+            {"params": abstract_state.params, "optimizer": abstract_state.opt_state, "data": None},
+            record,
+        )
+        counter = abstract_state.step
+        placed = jax.device_put(np.asarray(parts["data"]["step"], counter.dtype), counter.sharding)
+        state = abstract_state.replace(step=placed, params=parts["params"], opt_state=parts["optimizer"])
+        return Restored(step, state, int(parts["data"]["next_batch"]), ())
+
+    def _remember(self, step: int) -> None:
+        try:
+            loss = _read_record(self._orbax, self.folder, step).validation_loss
+        except (_Damaged, CheckpointError):
+            return
+        if loss is not None:
+            self._losses[step] = loss
+
+    def _storage(self) -> Any:
+        return writing(self.folder)
+
+
+def load_params(run: Path, which: int | Literal["best", "latest"] = "best", shardings: Any = None) -> LoadedParams:
+    """Parameters of a run's checkpoint of a given step, the newest one, or the one with the lowest validation loss.
+
+    `best` is `latest` where nothing was validated. With `best` and `latest` the next candidate takes the place of a
+    damaged one, and `notes` says so.
+
+    Args:
+        shardings: tree of shardings like the parameters; None puts everything on the first device.
+
+    Raises:
+        CheckpointError: no checkpoint, no such step, or none that can be read.
+    """
+    _quieten_orbax()
+    folder = run / CHECKPOINT_FOLDER
+    if not folder.is_dir():
+        raise CheckpointError(f"no {folder}: {run} holds no trained model")
+    with ocp.training.Checkpointer(folder.absolute()) as orbax:
+        steps = [checkpoint.step for checkpoint in orbax.checkpoints]
+        if isinstance(which, int) and which not in steps:
+            raise CheckpointError(f"{folder} has no checkpoint of step {which}; it has {steps}")
+        notes: list[str] = []
+        records: dict[int, _Record] = {}
+        for step in reversed(steps):
+            try:
+                records[step] = _read_record(orbax, folder, step)
+            except _Damaged as damage:
+                notes.append(f"the checkpoint of step {step} is damaged ({damage})")
+        for step in _preference(records, which):
+            record = records[step]
+            try:
+                params = _load(orbax, step, {"params": _abstract_params(orbax, step, shardings)}, record)["params"]
+                contract = ModelContract(**record.contract)
+                return LoadedParams(params, step, record.config, contract, record.validation_loss, tuple(notes))
+            except _Damaged as damage:
+                notes.append(f"the checkpoint of step {step} is damaged ({damage})")
+    if not notes:
+        raise CheckpointError(f"{folder} holds no finished checkpoint")
+    raise CheckpointError("\n  ".join([f"no checkpoint in {folder} can be read:", *notes]))
+
+
+class _KeepLastAndBest:
+    """Orbax preservation policy: the last n, and the n with the lowest validation loss.
+
+    Orbax's own BestN ranks by a metrics file of its own, whose damage keeps the whole folder from being opened.
+    """
+
+    def __init__(self, last: int, best: int, losses: dict[int, float]):
+        self._last, self._best, self._losses = last, best, losses
+
+    def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
+        steps = [checkpoint.step for checkpoint in checkpoints]
+        ranked = sorted((loss, -step) for step, loss in self._losses.items() if step in steps and math.isfinite(loss))
+        kept = {-step for _, step in ranked[: self._best]} | set(steps[-self._last :])
+        return [step in kept for step in steps]
+
+
+def _preference(records: dict[int, _Record], which: int | str) -> list[int]:
+    newest_first = sorted(records, reverse=True)
+    if isinstance(which, int):
+        return [which] if which in records else []
+    if which == "latest":
+        return newest_first
+    losses = {step: record.validation_loss for step, record in records.items()}
+    return sorted(newest_first, key=lambda step: math.inf if losses[step] is None else losses[step])
+
+
+def _read_record(orbax: Any, folder: Path, step: int) -> _Record:
+    """What the checkpoint of `step` says about itself; _Damaged where it is incomplete."""
+    place = folder / str(step)
+    # Orbax marks the whole and each part when they are complete, but does not look at the marks when it reads.
+    committed = {part.name: (part / _COMMIT_FILE).is_file() for part in [place, *place.iterdir()] if part.is_dir()}
+    if any(committed.values()) and not all(committed.values()):
+        missing = next(name for name, marked in committed.items() if not marked)
+        raise _Damaged(f"no {_COMMIT_FILE} in {missing}: its writing was not finished")
+    try:
+        metadata = orbax.checkpointables_metadata(step).custom_metadata or {}
+    except Exception as error:
+        raise _Damaged(_reason(error)) from error
+    absent = [field.name for field in dataclasses.fields(_Record) if field.name not in metadata]
+    if absent:
+        raise _Damaged(f"its metadata lack {', '.join(absent)}")
+    try:
+        config = from_dict(metadata["config"], str(place))
+    except ConfigError as error:
+        raise CheckpointError(f"{place} was written by another version of maskworld: {error}") from error
+    return _Record(config, metadata["contract"], metadata["validation_loss"], metadata["fingerprints"])
+
+
+def _check_contract(saved: dict[str, Any], wanted: ModelContract, where: Path) -> None:
+    wanted_values = dataclasses.asdict(wanted)
+    lines = [
+        f"  {name}: the checkpoint has {saved.get(name)!r}, this run has {wanted_values.get(name)!r}"
+        for name in dict.fromkeys([*wanted_values, *saved])
+        if saved.get(name) != wanted_values.get(name)
+    ]
+    if lines:
+        raise CheckpointError(
+            f"{where} belongs to another model contract:\n"
+            + "\n".join(lines)
+            + "\nGive the values it was trained with, or another --run folder for a new run."
+        )
+
+
+def _load(orbax: Any, step: int, abstract: dict[str, Any], record: _Record) -> dict[str, Any]:
+    try:
+        parts = orbax.load_checkpointables(step, abstract)
+    except Exception as error:
+        raise _Damaged(_reason(error)) from error
+    for name, expected in record.fingerprints.items():
+        if name in parts and _fingerprint(parts[name]) != expected:
+            raise _Damaged(f"the {name} read are not the {name} that were written")
+    return parts
+
+
+def _abstract_params(orbax: Any, step: int, shardings: Any) -> Any:
+    try:
+        stored = orbax.checkpointables_metadata(step).metadata["params"]
+    except Exception as error:
+        raise _Damaged(_reason(error)) from error
+    if shardings is None:
+        first = SingleDeviceSharding(jax.devices()[0])
+        shardings = jax.tree.map(lambda leaf: first, stored)
+    return jax.tree.map(
+        lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), stored, shardings
+    )
+
+
+def _fingerprint(tree: Any) -> int:
+    """A 32-bit sum over all bits: equal on every mesh, changed by any flipped bit."""
+    return int(_sum_of_bits(tree))
+
+
+@jax.jit
+def _sum_of_bits(tree: Any) -> jax.Array:
+    total = jnp.uint32(0)
+    for place, leaf in enumerate(jax.tree.leaves(tree)):
+        width = min(leaf.dtype.itemsize, 4)
+        bits = leaf if leaf.dtype == jnp.bool_ else jax.lax.bitcast_convert_type(leaf, f"uint{8 * width}")
+        total += jnp.sum(bits, dtype=jnp.uint32) * jnp.uint32(2 * place + 1)
+    return total
+
+
+def _sweep_unfinished(folder: Path) -> list[int]:
+    """Remove what saves that never finished have left; returns their steps."""
+    steps = []
+    for path in folder.iterdir():
+        if match := _UNFINISHED.fullmatch(path.name):
+            steps.append(int(match.group(1)))
+            with writing(path):
+                shutil.rmtree(path)
+    return sorted(steps)
+
+
+def _set_aside(place: Path) -> None:
+    target = place.with_name(f"{place.name}.damaged")
+    with writing(target):
+        shutil.rmtree(target, ignore_errors=True)
+        place.rename(target)
+
+
+def _reason(error: BaseException) -> str:
+    """The first line of the first cause: Orbax wraps it several times over."""
+    while (cause := error.__cause__ or error.__context__) is not None:
+        error = cause
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0][:300]}" if lines else type(error).__name__
+
+
+def _quieten_orbax() -> None:
+    """Orbax and its threads log one failure dozens of times, with traces; it is told once, by us."""
+    logging.getLogger("absl").setLevel(logging.CRITICAL)
+    logging.getLogger("asyncio").setLevel(logging.CRITICAL)
+    warnings.filterwarnings("ignore", message="coroutine .* was never awaited", category=RuntimeWarning)
