@@ -24,7 +24,7 @@ _FIXED_PIECES = ("\n", *(mark + digit for digit in "0123456789" for mark in (_SP
 _RESERVED = 2 + (len(CONTROLS) - 1) + len(_FIXED_PIECES) + 256  # pad and unknown, controls, fixed pieces, bytes
 _TRAINING_LINE = 4096  # bytes; longer lines are cut for training only
 _TRAINING_CHARACTERS = 50_000_000
-_PROBES = ("a", " a", "  a  b ", "\n\n", "\t", "\r\n", "a\x00b", "\ufb01 A\u030a", "\u2603", _SPACE, "<mask><0x41>", "7")
+_PROBES = ("a", " a", "  a  b ", "\n\n", "\t", "\r\n", "a\x00b", "\ufb01 A\u030a", "\u2603", _SPACE, "<mask><0x41>")
 
 
 class SentencePieceTokenizer:
@@ -114,7 +114,7 @@ class SentencePieceTokenizer:
                 minloglevel=2,
             )
         except RuntimeError as error:
-            raise ConfigError(f"data.vocabulary_size: sentencepiece cannot train {vocabulary_size} pieces: {error}") from None
+            raise ConfigError(f"data.vocabulary_size: cannot train {vocabulary_size} pieces: {error}") from None
         return cls(model.getvalue())
 
     @classmethod
