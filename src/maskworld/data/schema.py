@@ -1,9 +1,21 @@
-"""The project's one trajectory schema: what every source is turned into and every renderer reads."""
+"""The project's one trajectory schema: what every source is turned into and every renderer reads.
+
+On disk: JSON Lines, optionally gzipped, one trajectory a line, UTF-8. Required members: schema, id, environment,
+initial_state, task_context, steps, and in each step action and observation; the others have the defaults below and
+are left out when they have them. A member that is not named here is refused, so that a misspelt one cannot pass for an
+absent one: what a source knows beyond the schema belongs into `metadata`, which may hold any JSON object.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import difflib
+import json
+import math
+from collections.abc import Callable
+from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
+
+from maskworld.errors import DataError
 
 SCHEMA = "maskworld.trajectory/1"
 
@@ -49,3 +61,187 @@ class Trajectory:
     player: str = ""
     """Who acted: expert, noisy_expert, random, a model's name."""
     metadata: dict[str, Any] = field(default_factory=dict)
+
+
+class SchemaError(DataError):
+    """A row breaks the schema. `field` is the path of the member (`steps[3].reward`; empty for the row itself)."""
+
+    def __init__(self, field: str, reason: str) -> None:
+        super().__init__(f"{field or 'row'}: {reason}")
+        self.field = field
+        self.reason = reason
+
+
+def trajectory_to_json(trajectory: Trajectory) -> str:
+    """One line of JSON without its newline. Raises SchemaError where `trajectory_from_json` would refuse it."""
+    row: dict[str, Any] = {"schema": SCHEMA} | _without_defaults(trajectory)
+    row["steps"] = [_without_defaults(step) for step in trajectory.steps]
+    _parse_trajectory(row)
+    return json.dumps(row, ensure_ascii=False, separators=(",", ":"))
+
+
+def trajectory_from_json(text: str) -> Trajectory:
+    """The trajectory of one line. Raises SchemaError with the path of the offending member and the reason."""
+    try:
+        row = json.loads(text, object_pairs_hook=_no_duplicates)
+    except json.JSONDecodeError as error:
+        raise SchemaError("", f"no JSON: {error.msg} at character {error.pos}") from error
+    except RecursionError as error:
+        raise SchemaError("", "nested too deeply") from error
+    except ValueError as error:  # an integer with more digits than Python converts
+        raise SchemaError("", str(error)) from error
+    if not isinstance(row, dict):
+        raise SchemaError("", f"must be an object, is {_kind(row)}")
+    schema = row.get("schema", MISSING)
+    if schema is MISSING:
+        raise SchemaError("schema", f"is missing; it must be {SCHEMA!r}")
+    if schema != SCHEMA:
+        raise SchemaError("schema", f"must be {SCHEMA!r}, is {schema!r}")
+    return _parse_trajectory(row)
+
+
+def _without_defaults(record: Step | Trajectory) -> dict[str, Any]:
+    kept = {}
+    for f in fields(record):
+        value = getattr(record, f.name)
+        default = f.default_factory() if f.default_factory is not MISSING else f.default
+        if value != default:
+            kept[f.name] = list(value) if isinstance(value, tuple) else value
+    return kept
+
+
+def _parse_trajectory(row: dict[str, Any]) -> Trajectory:
+    return Trajectory(**_parse_members(Trajectory, row, "", _TRAJECTORY_MEMBERS, known=("schema",)))
+
+
+def _parse_members(
+    record: type, row: dict[str, Any], path: str, members: dict[str, Callable], known: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    for name in row:
+        if name not in members and name not in known:
+            near = difflib.get_close_matches(name, members, n=1)
+            hint = f" (did you mean {near[0]}?)" if near else "; put what the schema does not name into metadata"
+            raise SchemaError(path + name, f"is no member of the schema{hint}")
+    values = {}
+    for f in fields(record):
+        if f.name in row:
+            values[f.name] = members[f.name](row[f.name], path + f.name)
+        elif f.default is MISSING and f.default_factory is MISSING:
+            raise SchemaError(path + f.name, "is missing")
+    return values
+
+
+def _text(value: Any, path: str) -> str:
+    if not isinstance(value, str):
+        raise SchemaError(path, f"must be a string, is {_kind(value)}")
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise SchemaError(path, f"holds half of a surrogate pair at character {error.start}") from error
+    return value
+
+
+def _nonempty_text(value: Any, path: str) -> str:
+    if not _text(value, path).strip():
+        raise SchemaError(path, "must not be empty")
+    return value
+
+
+def _number(value: Any, path: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise SchemaError(path, f"must be a number, is {_kind(value)}")
+    try:
+        number = float(value)
+    except OverflowError as error:
+        raise SchemaError(path, "is too large") from error
+    if not math.isfinite(number):
+        raise SchemaError(path, f"must be finite, is {number}")
+    return number
+
+
+def _truth(value: Any, path: str) -> bool:
+    if not isinstance(value, bool):
+        raise SchemaError(path, f"must be true or false, is {_kind(value)}")
+    return value
+
+
+def _texts(value: Any, path: str) -> tuple[str, ...]:
+    return tuple(_text(entry, f"{path}[{index}]") for index, entry in enumerate(_array(value, path)))
+
+
+def _array(value: Any, path: str) -> list:
+    if not isinstance(value, list):
+        raise SchemaError(path, f"must be an array, is {_kind(value)}")
+    return value
+
+
+def _steps(value: Any, path: str) -> tuple[Step, ...]:
+    if not _array(value, path):
+        raise SchemaError(path, "must hold at least one step")
+    steps = []
+    for index, entry in enumerate(value):
+        here = f"{path}[{index}]"
+        if not isinstance(entry, dict):
+            raise SchemaError(here, f"must be an object, is {_kind(entry)}")
+        steps.append(Step(**_parse_members(Step, entry, f"{here}.", _STEP_MEMBERS)))
+    return tuple(steps)
+
+
+def _metadata(value: Any, path: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise SchemaError(path, f"must be an object, is {_kind(value)}")
+    _check_json(value, path)
+    return value
+
+
+def _check_json(value: Any, path: str) -> None:
+    if isinstance(value, dict):
+        for name, entry in value.items():
+            _check_json(entry, f"{path}.{_text(name, path)}")
+    elif isinstance(value, list):
+        for index, entry in enumerate(value):
+            _check_json(entry, f"{path}[{index}]")
+    elif isinstance(value, str):
+        _text(value, path)
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise SchemaError(path, f"must be finite, is {value}")
+    elif value is not None and not isinstance(value, bool | int | float):
+        raise SchemaError(path, f"must be a JSON value, is {_kind(value)}")
+
+
+def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    row = dict(pairs)
+    if len(row) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in row if names.count(name) > 1)
+        raise SchemaError(twice, "occurs twice in one object")
+    return row
+
+
+def _kind(value: Any) -> str:
+    names = {dict: "an object", list: "an array", str: "a string", bool: "a boolean", type(None): "null"}
+    return names.get(type(value), "a number" if isinstance(value, int | float) else type(value).__name__)
+
+
+_STEP_MEMBERS: dict[str, Callable[[Any, str], Any]] = {
+    "action": _nonempty_text,
+    "observation": _text,
+    "reward": _number,
+    "done": _truth,
+    "facts_added": _texts,
+    "facts_deleted": _texts,
+}
+_TRAJECTORY_MEMBERS: dict[str, Callable[[Any, str], Any]] = {
+    "id": _nonempty_text,
+    "environment": _nonempty_text,
+    "initial_state": _text,
+    "task_context": _text,
+    "steps": _steps,
+    "initial_observation": _text,
+    "tool_schemas": _texts,
+    "domain_rules": _texts,
+    "directives": _texts,
+    "group": _text,
+    "player": _text,
+    "metadata": _metadata,
+}

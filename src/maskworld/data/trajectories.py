@@ -1,0 +1,158 @@
+"""Trajectory files: `.jsonl` and `.jsonl.gz`. A bad row is counted and set aside, never silently dropped."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from maskworld.data.schema import SchemaError, Trajectory, trajectory_from_json, trajectory_to_json
+from maskworld.errors import DataError
+
+_CHUNK = 1 << 20
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+@dataclass
+class ReadReport:
+    """What reading found; `read_trajectories` fills it while it is consumed."""
+
+    rows: int = 0
+    """Good rows handed out."""
+    rejected: int = 0
+    """Rows set aside."""
+    reasons: Counter[str] = field(default_factory=Counter)
+    """`field: reason` -> rows, with list indices left out of the field."""
+
+    def summary(self) -> str:
+        """One sentence for the terminal."""
+        if not self.rejected:
+            return f"{self.rows} trajectories, none rejected"
+        worst, count = self.reasons.most_common(1)[0]
+        return f"{self.rows} trajectories, {self.rejected} rejected (most often, {count}x: {worst})"
+
+
+def write_trajectories(path: Path, trajectories: Iterable[Trajectory]) -> int:
+    """Writes the file (gzipped when the name ends in .gz) and returns the number of rows.
+
+    The bytes depend on the trajectories alone. The file appears under its name only when it is complete. Raises
+    SchemaError for a trajectory that could not be read back.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(path.name + ".part")
+    count = 0
+    with open(part, "wb") as raw:
+        # No name and no time in the gzip header, so that equal rows give equal files.
+        zipped = gzip.GzipFile("", "wb", 9, raw, mtime=0) if path.suffix == ".gz" else raw
+        for trajectory in trajectories:
+            count += 1
+            zipped.write(trajectory_to_json(trajectory).encode("utf-8") + b"\n")
+        if zipped is not raw:
+            zipped.close()
+    os.replace(part, path)
+    return count
+
+
+def read_trajectories(
+    paths: Path | Iterable[Path], rejected: Path | None = None, report: ReadReport | None = None
+) -> Iterator[Trajectory]:
+    """The good rows of the files, in order.
+
+    A row that breaks the schema is counted in `report` and appended to the file `rejected` as one JSON object {file,
+    line, field, reason, row}; reading goes on with the next row, and after a gzip stream that is cut off or damaged
+    with the next file. Without `rejected` the first bad row raises DataError, so that none is ever lost unnoticed.
+    Blank lines are skipped. Raises DataError for a file that cannot be opened.
+    """
+    report = ReadReport() if report is None else report
+    for path in [paths] if isinstance(paths, str | Path) else paths:
+        for number, line, damage in _lines(Path(path)):
+            try:
+                trajectory = _parse_line(line, damage)
+            except SchemaError as error:
+                if rejected is None:
+                    raise DataError(f"{path}, line {number}, {error}") from error
+                _set_aside(Path(rejected), Path(path), number, line, error)
+                report.rejected += 1
+                report.reasons[_reason_key(error)] += 1
+                continue
+            report.rows += 1
+            yield trajectory
+
+
+def _parse_line(line: bytes, damage: str) -> Trajectory:
+    if damage:
+        raise SchemaError("", damage)
+    try:
+        text = line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise SchemaError("", f"no UTF-8: byte {error.start} is 0x{line[error.start]:02x}") from error
+    return trajectory_from_json(text)
+
+
+def _set_aside(rejected: Path, path: Path, number: int, line: bytes, error: SchemaError) -> None:
+    row = {
+        "file": str(path),
+        "line": number,
+        "field": error.field,
+        "reason": error.reason,
+        "row": line.decode("utf-8", errors="backslashreplace"),
+    }
+    rejected.parent.mkdir(parents=True, exist_ok=True)
+    with open(rejected, "a", encoding="utf-8") as file:
+        file.write(json.dumps(row) + "\n")
+
+
+def _reason_key(error: SchemaError) -> str:
+    field_name = "".join(part.partition("]")[2] if index else part for index, part in enumerate(error.field.split("[")))
+    return f"{field_name or 'row'}: {error.reason}"
+
+
+def _lines(path: Path) -> Iterator[tuple[int, bytes, str]]:
+    """(line number from 1, line without its newline, damage) of the non-blank lines.
+
+    `damage` says why the rest of the file cannot be read; it comes with what was left of the last line.
+    """
+    number, rest, damage = 0, b"", ""
+    try:
+        for chunk, damage in _chunks(path):  # noqa: B007 (the last damage is reported below)
+            pieces = (rest + chunk).split(b"\n")
+            rest = pieces.pop()
+            for piece in pieces:
+                number += 1
+                if number == 1:
+                    piece = piece.removeprefix(_BYTE_ORDER_MARK)
+                if piece.strip():
+                    yield number, piece, ""
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
+    if rest.strip() or damage:
+        yield number + 1, rest if number else rest.removeprefix(_BYTE_ORDER_MARK), damage
+
+
+def _chunks(path: Path) -> Iterator[tuple[bytes, str]]:
+    """(bytes, damage) of the file, unzipped by hand so that all whole lines before a damaged place are kept."""
+    with open(path, "rb") as file:
+        if path.suffix != ".gz":
+            while chunk := file.read(_CHUNK):
+                yield chunk, ""
+            return
+        unzip = zlib.decompressobj(zlib.MAX_WBITS | 16)
+        pending = b""
+        while pending := pending or file.read(_CHUNK):
+            if unzip.eof:  # the next of several members
+                unzip = zlib.decompressobj(zlib.MAX_WBITS | 16)
+            try:
+                data = unzip.decompress(pending)
+            except zlib.error as error:
+                yield b"", f"the gzip stream is damaged ({error})"
+                return
+            pending = unzip.unused_data
+            yield data, ""
+        if not unzip.eof:
+            yield unzip.flush(), "the gzip stream is cut off"
