@@ -29,7 +29,8 @@ class DataConfig:
     row_length: int = 512
     """L, clean tokens per packed row; a multiple of the block length."""
     target_blocks: int = 0
-    """K, most target blocks in a row; 0 means as many as the row has blocks."""
+    """K, most target blocks in a row; 0 chooses the K with which training computes the fewest positions (a row costs
+    L clean and noisy_copies * K * S noisy ones), from a sample of the train split. Every row gets this K."""
     shuffle_seed: int = 0
     """Seed of the global shuffle; the order depends on nothing else."""
     workers: int = 0

@@ -70,26 +70,33 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
     Raises:
         DataError: there is no such file, or it cannot serve as a lossless vocabulary; the message says why.
     """
+    file = tokenizer_files(path)[0]
+    if file.suffix == ".model":
+        from maskworld.data.tokenizer_sentencepiece import SentencePieceTokenizer
+
+        return SentencePieceTokenizer.load(file)
+    from maskworld.data.tokenizer_hugging_face import HuggingFaceTokenizer
+
+    return HuggingFaceTokenizer.load(file)
+
+
+def tokenizer_files(path: str | Path) -> list[Path]:
+    """The files that decide what `load_tokenizer` gives for `path`, the vocabulary first. Raises DataError likewise."""
     path = Path(path)
     if path.is_dir():
         found = [path / name for name in (SENTENCEPIECE_FILE, HUGGING_FACE_FILE) if (path / name).is_file()]
         if len(found) != 1:
-            state = "neither" if not found else "both"
+            state = "both" if found else "neither"
             raise DataError(
                 f"{path}: holds {state} of {SENTENCEPIECE_FILE} and {HUGGING_FACE_FILE}; give the file itself"
             )
         path = found[0]
+    if path.suffix not in (".model", ".json"):
+        raise DataError(f"{path}: a tokenizer is a sentencepiece `.model` or a Hugging Face `tokenizer.json`")
     if not path.is_file():
         raise DataError(f"{path}: no such tokenizer file")
-    if path.suffix == ".model":
-        from maskworld.data.tokenizer_sentencepiece import SentencePieceTokenizer
-
-        return SentencePieceTokenizer.load(path)
-    if path.suffix == ".json":
-        from maskworld.data.tokenizer_hugging_face import HuggingFaceTokenizer
-
-        return HuggingFaceTokenizer.load(path)
-    raise DataError(f"{path}: a tokenizer is a sentencepiece `.model` or a Hugging Face `tokenizer.json`")
+    controls = path.with_name(CONTROL_FILE)
+    return [path, controls] if path.suffix == ".json" and controls.is_file() else [path]
 
 
 def valid_text(text: str) -> str:

@@ -1,0 +1,283 @@
+"""From a folder of trajectories to a folder that training reads: tokenizer, packed rows, manifest, rejected rows.
+
+    out/tokenizer/       the vocabulary
+    out/train/           packed rows of train*.jsonl[.gz]
+    out/validation/      packed rows of validation*.jsonl[.gz], if there are any
+    out/manifest.json    what it was made of and with, and what came out
+    out/rejected.jsonl   every input row or step that could not be used, with the reason
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from maskworld.config import DataConfig, DiffusionConfig
+from maskworld.data.packing import choose_target_blocks, pack_documents, size_of
+from maskworld.data.rendering import Document, context_parts, render_windows
+from maskworld.data.rows import MANIFEST_FILE, RowReader, RowShape, RowWriter, sha256
+from maskworld.data.schema import Trajectory
+from maskworld.data.tokenizer import CONTROLS, Tokenizer, load_tokenizer, tokenizer_files
+from maskworld.data.tokenizer_sentencepiece import SentencePieceTokenizer
+from maskworld.data.trajectories import ReadReport, read_trajectories
+from maskworld.errors import DataError, StorageError
+from maskworld.storage import writing
+
+FORMAT = "maskworld.prepared/1"
+REJECTED_FILE = "rejected.jsonl"
+SPLITS = ("train", "validation")
+_SAMPLE = 1000  # trajectories that K is chosen on
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What training needs to know about its data."""
+
+    tokenizer: Tokenizer
+    train_rows: Path
+    validation_rows: Path | None
+    """None when the input has no validation split."""
+    rejected: Path
+    manifest: dict[str, Any]
+    reused: bool
+    """Whether an earlier result of the same inputs and settings was found and taken."""
+
+    @property
+    def target_blocks(self) -> int:
+        """K of the rows."""
+        return self.manifest["target_blocks"]
+
+    def summary(self) -> str:
+        """What was prepared, for the terminal."""
+        lines = [f"tokenizer: {self.manifest['vocabulary_size']} pieces ({self.tokenizer.fingerprint[:12]})"]
+        for split, facts in self.manifest["splits"].items():
+            counts, share = facts["counts"], facts["efficiency"]
+            lines.append(
+                f"{split}: {facts['trajectories']} trajectories, {counts['steps']} steps in {counts['rows']} rows of "
+                f"{self.manifest['row_length']} tokens and {self.target_blocks} target blocks "
+                f"({share['tokens']:.0%} and {share['target_blocks']:.0%} used)"
+            )
+            for reason, count in facts["rejected"].items():
+                lines.append(f"  rejected {count}x: {reason}")
+        return "\n".join(lines)
+
+
+def split_files(folder: str | Path, split: str) -> list[Path]:
+    """Files of a split, by name: `<split>*.jsonl` and `<split>*.jsonl.gz`.
+
+    Raises:
+        DataError: the folder does not exist.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise DataError(f"data.trajectories: there is no folder {folder} (looked from {Path.cwd()})")
+    return sorted([*folder.glob(f"{split}*.jsonl"), *folder.glob(f"{split}*.jsonl.gz")])
+
+
+def prepare(
+    data: DataConfig, diffusion: DiffusionConfig, out: str | Path, say: Callable[[str], None] = print
+) -> Prepared:
+    """Make `out` from the trajectories, or take it as it is when it was made from the same files and settings.
+
+    The result appears under its name only when it is complete; a kill leaves the old one or none. One process calls
+    this; on several hosts the first one does and the others wait. The same input gives the same bytes.
+
+    Raises:
+        DataError: no train split, an unusable tokenizer, or not one step that can be trained on.
+        ConfigError: a vocabulary too small.
+        StorageError: `out` cannot be written or holds something else.
+    """
+    out = Path(out)
+    inputs, settings = _inputs(data), _settings(data, diffusion)
+    if (found := _reusable(out, inputs, settings, say)) is not None:
+        say(f"data: {out} was already prepared from the same files and settings; taking it")
+        return found
+    draft = out.with_name(f".{out.name}.draft")
+    with writing(out):
+        shutil.rmtree(draft, ignore_errors=True)
+        try:
+            draft.mkdir(parents=True)
+            manifest = _build(data, diffusion, draft, {"inputs": inputs, "settings": settings}, say)
+            if out.exists():
+                shutil.rmtree(out)
+            draft.rename(out)
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+    return _opened(out, manifest, reused=False)
+
+
+def _inputs(data: DataConfig) -> dict[str, list[dict[str, str]]]:
+    """Name and digest of all files that decide the result."""
+    files = {split: split_files(data.trajectories, split) for split in SPLITS}
+    if not files["train"]:
+        raise DataError(f"data.trajectories: {data.trajectories} holds no train*.jsonl or train*.jsonl.gz")
+    if data.tokenizer:
+        files["tokenizer"] = tokenizer_files(data.tokenizer)
+    return {kind: [{"file": path.name, "sha256": sha256(path)} for path in paths] for kind, paths in files.items()}
+
+
+def _settings(data: DataConfig, diffusion: DiffusionConfig) -> dict[str, int]:
+    settings = {
+        "row_length": data.row_length,
+        "target_blocks": data.target_blocks,
+        "block_length": diffusion.block_length,
+    }
+    if not data.tokenizer:
+        settings["vocabulary_size"] = data.vocabulary_size
+    if not data.target_blocks:
+        settings["noisy_copies"] = diffusion.noisy_copies  # it bears on the choice of K
+    return settings
+
+
+def _reusable(out: Path, inputs: dict, settings: dict, say: Callable[[str], None]) -> Prepared | None:
+    """The result in `out` if it is whole and of the same making; None when there is nothing or something older."""
+    if not out.exists():
+        return None
+    if not out.is_dir() or (any(out.iterdir()) and not (out / MANIFEST_FILE).is_file()):
+        raise StorageError(f"{out}: holds something other than prepared data; choose another folder or remove it")
+    try:
+        manifest = json.loads((out / MANIFEST_FILE).read_text(encoding="utf-8"))
+        if manifest["format"] != FORMAT:
+            say(f"data: {out} was prepared by another version; preparing again")
+            return None
+        for kind, mine in (("inputs", inputs), ("settings", settings)):
+            changed = sorted(name for name in {*mine, *manifest[kind]} if mine.get(name) != manifest[kind].get(name))
+            if changed:
+                say(f"data: {out} was prepared from other {kind} ({', '.join(changed)}); preparing again")
+                return None
+        return _opened(out, manifest, reused=True)
+    except FileNotFoundError:
+        return None
+    except (DataError, OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        say(f"data: what was prepared in {out} is damaged ({error}); preparing again")
+        return None
+
+
+def _opened(out: Path, manifest: dict[str, Any], reused: bool) -> Prepared:
+    """Prepared for `out`, after a look at every file in it."""
+    tokenizer = load_tokenizer(out / "tokenizer")
+    if tokenizer.fingerprint != manifest["tokenizer_hash"]:
+        raise DataError(f"{out / 'tokenizer'}: is not the tokenizer that {out / MANIFEST_FILE} names")
+    for split in manifest["splits"]:
+        RowReader(out / split)
+    validation = out / "validation" if "validation" in manifest["splits"] else None
+    return Prepared(tokenizer, out / "train", validation, out / REJECTED_FILE, manifest, reused)
+
+
+def _build(
+    data: DataConfig, diffusion: DiffusionConfig, folder: Path, origin: dict[str, Any], say: Callable[[str], None]
+) -> dict[str, Any]:
+    files = {split: split_files(data.trajectories, split) for split in SPLITS}
+    if data.tokenizer:
+        tokenizer = load_tokenizer(data.tokenizer)
+    else:
+        say(f"data: training a tokenizer of up to {data.vocabulary_size} pieces on the train split")
+        tokenizer = SentencePieceTokenizer.train(_texts(_good(files["train"])), data.vocabulary_size)
+    tokenizer.save(folder / "tokenizer")
+    (folder / REJECTED_FILE).touch()
+    shape = RowShape(
+        data.row_length,
+        data.target_blocks or _chosen_target_blocks(files["train"], tokenizer, data, diffusion),
+        diffusion.block_length,
+        tokenizer.pad_id,
+    )
+    common = {
+        "vocabulary_size": tokenizer.vocabulary_size,
+        "tokenizer_hash": tokenizer.fingerprint,
+        **{f"{name}_id": getattr(tokenizer, f"{name}_id") for name in CONTROLS if name != "pad"},
+    }
+    splits = {
+        split: _build_split(paths, tokenizer, shape, folder, split, common | {"sources": origin["inputs"][split]})
+        for split, paths in files.items()
+        if paths
+    }
+    manifest = {
+        "format": FORMAT,
+        "row_length": shape.row_length,
+        "target_blocks": shape.target_blocks,
+        "block_length": shape.block_length,
+        "pad_id": shape.pad_id,
+        **common,
+        **origin,
+        "splits": splits,
+    }
+    (folder / MANIFEST_FILE).write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
+    return manifest
+
+
+def _build_split(
+    paths: list[Path], tokenizer: Tokenizer, shape: RowShape, folder: Path, split: str, details: dict[str, Any]
+) -> dict[str, Any]:
+    report, rejected = ReadReport(), _Rejected(folder / REJECTED_FILE, split)
+    writer = RowWriter(folder / split, shape)
+    trajectories = read_trajectories(paths, rejected.path, report)
+    documents = _documents(trajectories, tokenizer, shape, rejected)
+    for row in pack_documents(documents, shape.row_length, shape.target_blocks):
+        writer.write(row)
+    facts = {
+        "trajectories": report.rows,
+        "rejected": dict(sorted((rejected.reasons + report.reasons).items())),
+    }
+    manifest = writer.close(details | facts)
+    if split == "train" and not manifest["counts"]["rows"]:
+        reasons = "; ".join(f"{count}x {reason}" for reason, count in facts["rejected"].items())
+        raise DataError(
+            f"{', '.join(map(str, paths))}: not one step can be trained on ({reasons or 'the files are empty'})"
+        )
+    return facts | {"counts": manifest["counts"], "efficiency": manifest["efficiency"]}
+
+
+def _documents(
+    trajectories: Iterable[Trajectory], tokenizer: Tokenizer, shape: RowShape, rejected: _Rejected
+) -> Iterator[Document]:
+    for trajectory in trajectories:
+        documents, unfit = render_windows(
+            trajectory, tokenizer, shape.block_length, shape.row_length, shape.target_blocks
+        )
+        for item in unfit:
+            rejected.add(trajectory.id, item.step, item.reason, item.detail)
+        yield from documents
+
+
+class _Rejected:
+    """Steps that fit into no row, counted and written down beside the rows that break the schema."""
+
+    def __init__(self, path: Path, split: str):
+        self.path, self._split = path, split
+        self.reasons: Counter[str] = Counter()
+
+    def add(self, trajectory: str, step: int, reason: str, detail: str) -> None:
+        self.reasons[reason] += 1
+        line = {"split": self._split, "trajectory": trajectory, "step": step, "reason": reason, "detail": detail}
+        with open(self.path, "a", encoding="utf-8") as file:
+            file.write(json.dumps(line, ensure_ascii=False) + "\n")
+
+
+def _chosen_target_blocks(
+    paths: list[Path], tokenizer: Tokenizer, data: DataConfig, diffusion: DiffusionConfig
+) -> int:
+    sizes = []
+    for trajectory in itertools.islice(_good(paths), _SAMPLE):
+        documents, _ = render_windows(trajectory, tokenizer, diffusion.block_length, data.row_length)
+        sizes += [size_of(document) for document in documents]
+    return choose_target_blocks(sizes, data.row_length // diffusion.block_length, diffusion.noisy_copies)
+
+
+def _good(paths: list[Path]) -> Iterator[Trajectory]:
+    """The good rows; the others are set aside when the rows are packed, once."""
+    return read_trajectories(paths, Path(os.devnull))
+
+
+def _texts(trajectories: Iterable[Trajectory]) -> Iterator[str]:
+    for trajectory in trajectories:
+        yield from context_parts(trajectory)
+        for step in trajectory.steps:
+            yield step.action
+            yield step.observation
