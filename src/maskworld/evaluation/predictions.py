@@ -12,6 +12,8 @@ from typing import Any
 from maskworld.errors import DataError
 from maskworld.storage import write_text
 
+INITIAL_STATE_CHARACTERS = 1000
+
 
 @dataclass(frozen=True)
 class Commit:
@@ -50,7 +52,7 @@ class Prediction:
     history: tuple[str, ...] = ()
     """The last turns before the action as `> action` and observation, oldest first."""
     initial_state: str = ""
-    """Beginning of e0, for the reader of a report."""
+    """The first `INITIAL_STATE_CHARACTERS` of e0, for the reader of a report."""
     block_starts: tuple[int, ...] = ()
     """Positions (as in Commit) at which a new block of the document begins."""
     trace: tuple[tuple[Commit, ...], ...] = ()
@@ -82,7 +84,7 @@ def read_predictions(path: Path) -> list[Prediction]:
         DataError: a line is not such an object; the message names the file and the line.
     """
     predictions = []
-    with open(path, encoding="utf-8") as file:
+    with open(path, encoding="utf-8", errors="replace") as file:
         for number, line in enumerate(file, start=1):
             try:
                 predictions.append(Prediction.from_json(json.loads(line)))

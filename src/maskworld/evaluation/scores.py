@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 MODEL = "model"
 STATE_CHANGING, OTHER, ALL = "state-changing", "other", "all"
 SLICES = (STATE_CHANGING, OTHER, ALL)
+SCORE_FIELDS = frozenset(
+    "split transitions groups words systems model_by_verb best_baseline ratio generation".split()
+)
+"""What every `scores.json` has."""
 
 
 def wilson_interval(correct: int, n: int, z: float = 1.959963984540054) -> tuple[float, float]:
@@ -95,7 +99,7 @@ def score(
     verbs: dict[str, list[int]] = {}
     for i, prediction in enumerate(predictions):
         verbs.setdefault(verb(prediction.action), []).append(i)
-    best = max(BASELINES, key=lambda name: systems[name][STATE_CHANGING]["exact_match"] or 0.0)
+    best = best_baseline(systems, STATE_CHANGING)
     ours, theirs = (systems[name][STATE_CHANGING]["exact_match"] for name in (MODEL, best))
     return {
         "split": split,
@@ -112,6 +116,11 @@ def score(
         "ratio": ours / theirs if ours is not None and theirs else None,
         "generation": generation_counts(predictions),
     }
+
+
+def best_baseline(systems: Mapping[str, Any], part: str) -> str:
+    """Name of the baseline with the highest exact match in a slice; the first of equals."""
+    return max((name for name in systems if name != MODEL), key=lambda name: systems[name][part]["exact_match"] or 0.0)
 
 
 def generation_counts(predictions: Sequence[Prediction]) -> dict[str, Any]:
@@ -135,6 +144,11 @@ def write_scores(path: Path, scores: Mapping[str, Any]) -> None:
 def share(value: float | None, digits: int = 3) -> str:
     """A number in [0, 1] for the eye; a dash for what was not measured."""
     return "–" if value is None else f"{value:.{digits}f}"
+
+
+def times(ratio: float) -> str:
+    """A ratio for the eye: `6.9 times`, `23 times`."""
+    return f"{ratio:.2g} times" if ratio < 10 else f"{ratio:,.0f} times"
 
 
 def table(scores: Mapping[str, Any]) -> Table:

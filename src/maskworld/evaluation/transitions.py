@@ -14,11 +14,10 @@ from maskworld.data.schema import Trajectory
 from maskworld.data.tokenizer import Tokenizer, valid_text
 from maskworld.errors import DataError
 from maskworld.evaluation.baselines import last_observation
-from maskworld.evaluation.predictions import Commit, Prediction
+from maskworld.evaluation.predictions import INITIAL_STATE_CHARACTERS, Commit, Prediction
 from maskworld.evaluation.scores import OTHER, STATE_CHANGING
 
 HISTORY_TURNS = 2
-INITIAL_STATE_CHARACTERS = 1000
 
 
 @dataclass(frozen=True)
