@@ -10,7 +10,7 @@ from maskworld.evaluation.baselines import verb
 from maskworld.evaluation.charts import denoising_picture, loss_chart, picture_width
 from maskworld.evaluation.differences import marked_pair
 from maskworld.evaluation.predictions import INITIAL_STATE_CHARACTERS, Prediction
-from maskworld.evaluation.report_scores import headline, score_section
+from maskworld.evaluation.report_scores import headline, headline_lines, score_section
 from maskworld.evaluation.report_style import STYLE
 from maskworld.evaluation.run_facts import data_facts, model_facts, tokens_per_step, training_facts
 from maskworld.evaluation.run_record import REPORT_FILE, RunRecord, read_run
@@ -32,6 +32,16 @@ def write_report(run_folder: str | Path) -> Path:
     path = run.folder / REPORT_FILE
     write_text(path, render_report(run))
     return path
+
+
+def last_lines(run_folder: str | Path) -> list[str]:
+    """What a terminal ends with: the path of the report and the three numbers that matter.
+
+    Raises:
+        DataError: there is no such folder.
+    """
+    run = read_run(Path(run_folder))
+    return [*headline_lines(run.scores), f"report: {run.folder / REPORT_FILE}"]
 
 
 def render_report(run: RunRecord) -> str:

@@ -15,22 +15,40 @@ _SLICE_NAMES = {STATE_CHANGING: "Steps that change the state", OTHER: "Other ste
 _MOST_VERBS = 12
 
 
-def headline(scores: Scores) -> str:
-    """Exact match on state-changing and on all steps, beside the best baseline of each, and tokens per forward."""
-    if not scores:
-        return ""
-    items = []
+def _headline_numbers(scores: Scores) -> list[tuple[str, str, str, str]]:
+    """(value, what it is, its spread or detail, what it is to be compared with) of the three numbers that matter."""
+    numbers = []
     for part, what in ((STATE_CHANGING, "exact match, state-changing steps"), (ALL, "exact match, all steps")):
         cell, best = scores["systems"][MODEL][part], best_baseline(scores["systems"], part)
         theirs = scores["systems"][best][part]["exact_match"]
         ratio = f", {times(cell['exact_match'] / theirs)}" if theirs and cell["exact_match"] is not None else ""
         beside = f"best baseline {share(theirs)}{ratio}"
-        items.append((share(cell["exact_match"]), what, f"95 % interval {interval(cell)}", beside))
+        numbers.append((share(cell["exact_match"]), what, f"95 % interval {interval(cell)}", beside))
     cost = scores["generation"]
     if cost["tokens_per_forward"] is not None:
         forwards = f"{cost['forwards_per_observation']:.1f} forwards per observation"
-        items.append((f"{cost['tokens_per_forward']:.2f}", "tokens per forward", forwards, ""))
-    return '<div class="headline">' + "".join(map(_headline_item, items)) + "</div>"
+        numbers.append((f"{cost['tokens_per_forward']:.2f}", "tokens per forward", forwards, ""))
+    return numbers
+
+
+def headline(scores: Scores) -> str:
+    """Exact match on state-changing and on all steps, beside the best baseline of each, and tokens per forward."""
+    items = "".join(map(_headline_item, _headline_numbers(scores))) if scores else ""
+    return f'<div class="headline">{items}</div>' if items else ""
+
+
+def headline_lines(scores: Scores) -> list[str]:
+    """The same three numbers as lines for a terminal."""
+    if not scores:
+        return ["not scored yet"]
+    numbers = _headline_numbers(scores)
+    widest = max(len(what) for _, what, _, _ in numbers)
+    seen = (scores.get("data") or {}).get("seen_groups")
+    rooms = f"{scores['groups']} {'unseen ' if seen == 0 else ''}rooms"
+    lines = [f"{scores['transitions']:,} held-out transitions from {rooms}"]
+    for value, what, detail, beside in numbers:
+        lines.append(f"  {what:<{widest}}  {value}  ({'; '.join(part for part in (detail, beside) if part)})")
+    return lines
 
 
 def _headline_item(item: tuple[str, str, str, str]) -> str:
