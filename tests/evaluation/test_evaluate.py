@@ -134,10 +134,10 @@ def test_report_and_last_lines_follow_from_the_run_folder(run, loaded):
     folder, _, tokenizer = run
     evaluate(folder, make_generate=oracle(tokenizer), say=lambda text: None)
     html = write_report(folder).read_text()
-    assert "18 transitions from 6 unseen rooms" in html and "opens onto hall" in html
+    assert "18 transitions from 6 unseen groups" in html and "opens onto hall" in html
     lines = last_lines(folder)
     assert lines[-1] == f"report: {folder / 'report.html'}"
-    assert "18 held-out transitions from 6 unseen rooms" in lines[0]
+    assert "18 held-out transitions from 6 unseen groups" in lines[0]
     assert "state-changing steps  1.000" in lines[1] and "best baseline 0.000" in lines[1]
     assert "tokens per forward" in lines[3]
 

@@ -6,7 +6,15 @@ from rich.console import Console
 from maskworld.errors import DataError
 from maskworld.evaluation.baselines import BASELINES, COPY_LAST, FREQUENT_FOR_ACTION, FREQUENT_FOR_VERB
 from maskworld.evaluation.predictions import Commit, Prediction, read_predictions, write_predictions
-from maskworld.evaluation.scores import MODEL, score, score_texts, table, wilson_interval, write_scores
+from maskworld.evaluation.scores import (
+    MODEL,
+    held_out_groups,
+    score,
+    score_texts,
+    table,
+    wilson_interval,
+    write_scores,
+)
 
 
 def prediction(text, truth, *, changes_state=True, action="open drawer 1", forwards=4, tokens=8, **more):
@@ -112,3 +120,10 @@ def test_a_line_with_the_required_fields_only_is_read(tmp_path):
     (tmp_path / "predictions.jsonl").write_text(json.dumps(line) + "\n")
     [read] = read_predictions(tmp_path / "predictions.jsonl")
     assert read.finished and read.trace == () and read.history == ()
+
+
+def test_groups_are_called_rooms_only_where_they_are():
+    scores = {"groups": 24, "data": {"environments": ["alfworld"], "seen_groups": 0}}
+    assert held_out_groups(scores) == "24 unseen rooms"
+    assert held_out_groups({"groups": 1, "data": {"environments": ["alfworld", "tau"], "seen_groups": 1}}) == "1 group"
+    assert held_out_groups({"groups": 2}) == "2 groups"

@@ -14,6 +14,7 @@ from maskworld.evaluation.report_scores import headline, headline_lines, score_s
 from maskworld.evaluation.report_style import STYLE
 from maskworld.evaluation.run_facts import data_facts, model_facts, tokens_per_step, training_facts
 from maskworld.evaluation.run_record import REPORT_FILE, RunRecord, read_run
+from maskworld.evaluation.scores import held_out_groups
 from maskworld.evaluation.text_metrics import exact_match
 from maskworld.storage import write_text
 
@@ -65,8 +66,7 @@ def _header(run: RunRecord, name: str) -> str:
     what = "A block-diffusion world model" + (f" of {environments}." if environments else ".")
     if run.scores:
         seen = data.get("seen_groups")
-        unseen = "unseen " if seen == 0 else ""
-        what += f" Scored on {run.scores['transitions']:,} transitions from {run.scores['groups']:,} {unseen}rooms"
+        what += f" Scored on {run.scores['transitions']:,} transitions from {held_out_groups(run.scores)}"
         what += f", {seen:,} of which were trained on." if seen else "."
     notes = "".join(f'<p class="missing">{escape(note)}</p>' for note in run.missing)
     return f'<h1>{escape(name)}</h1><p class="lead">{escape(what)}</p>{notes}{headline(run.scores)}'

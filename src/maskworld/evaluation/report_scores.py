@@ -7,7 +7,17 @@ from html import escape
 from typing import Any
 
 from maskworld.evaluation.charts import interval_bar
-from maskworld.evaluation.scores import ALL, MODEL, OTHER, SLICES, STATE_CHANGING, best_baseline, share, times
+from maskworld.evaluation.scores import (
+    ALL,
+    MODEL,
+    OTHER,
+    SLICES,
+    STATE_CHANGING,
+    best_baseline,
+    held_out_groups,
+    share,
+    times,
+)
 
 Scores = Mapping[str, Any]
 
@@ -43,9 +53,7 @@ def headline_lines(scores: Scores) -> list[str]:
         return ["not scored yet"]
     numbers = _headline_numbers(scores)
     widest = max(len(what) for _, what, _, _ in numbers)
-    seen = (scores.get("data") or {}).get("seen_groups")
-    rooms = f"{scores['groups']} {'unseen ' if seen == 0 else ''}rooms"
-    lines = [f"{scores['transitions']:,} held-out transitions from {rooms}"]
+    lines = [f"{scores['transitions']:,} held-out transitions from {held_out_groups(scores)}"]
     for value, what, detail, beside in numbers:
         lines.append(f"  {what:<{widest}}  {value}  ({'; '.join(part for part in (detail, beside) if part)})")
     return lines

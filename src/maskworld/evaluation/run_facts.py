@@ -7,6 +7,7 @@ from typing import Any
 
 from maskworld.evaluation.charts import number
 from maskworld.evaluation.run_record import RunRecord
+from maskworld.evaluation.scores import group_noun
 from maskworld.training.progress import duration
 
 Facts = list[tuple[str, str]]
@@ -16,11 +17,13 @@ def data_facts(run: RunRecord) -> Facts:
     """Environment, episodes and rooms by split, tokens of the training rows, vocabulary."""
     data = run.scores.get("data") or {}
     facts: Facts = []
-    if environments := data.get("environments"):
+    environments = data.get("environments") or []
+    if environments:
         facts.append(("environment", ", ".join(map(str, environments))))
     for split, counts in (data.get("splits") or {}).items():
-        rooms, episodes, steps = (number(counts[name]) for name in ("groups", "trajectories", "steps"))
-        facts.append((split, f"{rooms} rooms, {episodes} episodes, {steps} steps"))
+        groups, episodes, steps = (number(counts[name]) for name in ("groups", "trajectories", "steps"))
+        noun = group_noun(environments, counts["groups"])
+        facts.append((split, f"{groups} {noun}, {episodes} episodes, {steps} steps"))
     counts = train_counts(run)
     if tokens := counts.get("tokens"):
         facts.append(("training tokens", number(tokens)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 MODEL = "model"
 STATE_CHANGING, OTHER, ALL = "state-changing", "other", "all"
 SLICES = (STATE_CHANGING, OTHER, ALL)
+_ROOM_ENVIRONMENTS = {"alfworld"}
 SCORE_FIELDS = frozenset(
     "split transitions groups words systems model_by_verb best_baseline ratio generation".split()
 )
@@ -118,6 +119,19 @@ def score(
     }
 
 
+def group_noun(environments: Iterable[str], count: int) -> str:
+    """What a split goes by, in the environment's own word where it is known."""
+    names = set(environments)
+    return ("room" if names and names <= _ROOM_ENVIRONMENTS else "group") + ("" if count == 1 else "s")
+
+
+def held_out_groups(scores: Mapping[str, Any]) -> str:
+    """`24 unseen rooms`: where the scored transitions come from."""
+    data = scores.get("data") or {}
+    unseen = "unseen " if data.get("seen_groups") == 0 else ""
+    return f"{scores['groups']:,} {unseen}{group_noun(data.get('environments') or (), scores['groups'])}"
+
+
 def best_baseline(systems: Mapping[str, Any], part: str) -> str:
     """Name of the baseline with the highest exact match in a slice; the first of equals."""
     return max((name for name in systems if name != MODEL), key=lambda name: systems[name][part]["exact_match"] or 0.0)
@@ -156,9 +170,9 @@ def table(scores: Mapping[str, Any]) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    count, groups, split = (scores[key] for key in ("transitions", "groups", "split"))
+    count, split = scores["transitions"], scores["split"]
     result = Table(
-        title=f"{count} held-out transitions from {groups} groups of the {split} split",
+        title=f"{count:,} held-out transitions from {held_out_groups(scores)} of the {split} split",
         title_justify="left",
         box=None,
         pad_edge=False,
