@@ -13,7 +13,8 @@ import json
 import struct
 import zlib
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from maskworld.data.rendering import Document
-from maskworld.errors import DataError
+from maskworld.errors import DataError, StorageError
 from maskworld.storage import writing
 
 FORMAT = "maskworld.rows/1"
@@ -133,7 +134,7 @@ class RowWriter:
         Raises:
             StorageError: the disk is full or read-only.
         """
-        with writing(self._folder):
+        with _writing_records(self._folder):
             if self._writer is None or self._rows[-1] == self._rows_per_shard:
                 self._next_shard()
             self._writer.write(encode_row(documents))
@@ -146,8 +147,12 @@ class RowWriter:
         self._counts["steps"] += sum(span.is_target for document in documents for span in document.steps)
 
     def close(self, details: dict[str, Any]) -> dict[str, Any]:
-        """Finish the files and write the manifest: `details` and all that the writer knows. Returns it."""
-        with writing(self._folder):
+        """Finish the files and write the manifest: `details` and all that the writer knows. Returns it.
+
+        Raises:
+            StorageError: the disk is full or read-only.
+        """
+        with _writing_records(self._folder):
             self._finish_shard()
             total = len(self._drafts)
             files = []
@@ -178,6 +183,16 @@ class RowWriter:
         if self._writer is not None:
             self._writer.close()
             self._writer = None
+
+
+@contextmanager
+def _writing_records(folder: Path) -> Iterator[None]:
+    """As `writing`; besides, whatever the ArrayRecord writer reports (a bare RuntimeError) is a failure of storage."""
+    with writing(folder):
+        try:
+            yield
+        except RuntimeError as error:
+            raise StorageError(f"cannot write {folder}: {error}") from error
 
 
 def _efficiency(counts: dict[str, int], shape: RowShape) -> dict[str, float]:
