@@ -58,8 +58,8 @@ def two_steps(tmp_path_factory):
     """A run with good checkpoints of steps 10 and 20, copied by each test that hurts it."""
     run = tmp_path_factory.mktemp("two") / "run"
     with Checkpoints(run, CONFIG, CONTRACT) as checkpoints:
-        checkpoints.save(10, state_of(10), next_batch=10, validation_loss=0.5)
-        checkpoints.save(20, state_of(20), next_batch=20, validation_loss=0.7)
+        checkpoints.save(10, state_of(10), {"next_batch": 10, "seconds": 1 / 3}, validation_loss=0.5)
+        checkpoints.save(20, state_of(20), {"next_batch": 20, "seconds": 2 / 3}, validation_loss=0.7)
     return run
 
 
@@ -76,7 +76,8 @@ def restore(run, config=CONFIG, contract=CONTRACT):
 
 def test_the_newest_state_comes_back_bit_for_bit_with_its_data_position(run):
     restored, told = restore(run)
-    assert (restored.step, restored.next_batch, restored.notes, told) == (20, 20, (), [])
+    assert (restored.step, restored.notes, told) == (20, (), [])
+    assert restored.data == {"next_batch": 20, "seconds": 2 / 3}
     assert_equal(restored.state, state_of(20))
 
 
@@ -88,11 +89,11 @@ def test_the_last_and_the_best_are_kept(tmp_path):
     losses = {1: 0.9, 2: 0.2, 3: float("nan"), 4: 0.6, 5: None, 6: 0.7}
     with Checkpoints(tmp_path, CONFIG, CONTRACT) as checkpoints:
         for step, loss in losses.items():
-            checkpoints.save(step, state_of(step), step, loss)
+            checkpoints.save(step, state_of(step), {"next_batch": step}, loss)
         checkpoints.wait()
         assert checkpoints.steps == [2, 5, 6]
     with Checkpoints(tmp_path, CONFIG, CONTRACT) as reopened:  # knows the losses of before
-        reopened.save(7, state_of(7), 7, 0.8)
+        reopened.save(7, state_of(7), {"next_batch": 7}, 0.8)
         reopened.wait()
         assert reopened.steps == [2, 6, 7]
 
@@ -103,7 +104,7 @@ def test_a_save_is_not_touched_by_the_steps_that_follow_it(tmp_path):
     state = state_of(1, size=1024)
     kept = jax.tree.map(np.array, state)
     with Checkpoints(tmp_path, CONFIG, CONTRACT) as checkpoints:
-        checkpoints.save(1, state, 1)
+        checkpoints.save(1, state, {"next_batch": 1})
         for _ in range(5):
             state = add(state)
         jax.block_until_ready(state)
@@ -148,7 +149,7 @@ def test_a_damaged_newest_checkpoint_is_set_aside_told_and_the_previous_one_used
     assert len(told) == 1 and "step 20 is damaged" in told[0] and "using the one of step 10" in told[0], told
     assert (run / "checkpoints" / "20.damaged").is_dir()
     with Checkpoints(run, CONFIG, CONTRACT) as checkpoints:
-        checkpoints.save(20, state_of(20), 20)  # the way is free for the same step again
+        checkpoints.save(20, state_of(20), {"next_batch": 20})  # the way is free for the same step again
         checkpoints.wait()
         assert checkpoints.steps == [10, 20]
 
@@ -227,7 +228,7 @@ def test_a_full_disk_is_one_clear_error_and_costs_no_earlier_checkpoint(tmp_path
         big = state_of(1, size=512)  # 1 MiB; the zero moments compress away
         with pytest.raises(StorageError, match="no space left"), Checkpoints(disk, CONFIG, CONTRACT) as checkpoints:
             for step in (1, 2, 3):
-                checkpoints.save(step, big, step)
+                checkpoints.save(step, big, {"next_batch": step})
             checkpoints.wait()
         with Checkpoints(disk, CONFIG, CONTRACT) as checkpoints:
             restored = checkpoints.restore_latest(abstract(big))

@@ -1,7 +1,7 @@
 """Checkpoints of one run, on Orbax's v1 API; no other file imports Orbax.
 
-One folder per step under `RUN/checkpoints`, with three parts: `params`, `optimizer` and `data` (`step`, `next_batch`).
-Parameters stand apart so that evaluation never reads, or needs to know, the optimizer. The checkpoint's own metadata
+One folder per step under `RUN/checkpoints`, with three parts: `params`, `optimizer` and `data` (`next_batch` and the
+like). Parameters stand apart so that evaluation never reads, or needs to know, the optimizer. The checkpoint's metadata
 holds the configuration, the model contract, the validation loss and a fingerprint of the weights, which is what tells a
 flipped bit on the disk from a good checkpoint: TensorStore does not.
 
@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import SingleDeviceSharding
 from orbax.checkpoint import v1 as ocp
@@ -31,6 +30,7 @@ from maskworld.config import Experiment, ModelContract
 from maskworld.configure import check_resumable, from_dict, to_dict
 from maskworld.errors import CheckpointError, ConfigError
 from maskworld.storage import storage_error, writing
+from maskworld.training.fingerprint import fingerprint
 
 CHECKPOINT_FOLDER = "checkpoints"
 _UNFINISHED = re.compile(r"(\d+)\.orbax-checkpoint-tmp.*")
@@ -43,7 +43,8 @@ class Restored:
 
     step: int
     state: Any
-    next_batch: int
+    data: dict[str, int | float]
+    """What `save` was given as `data`."""
     notes: tuple[str, ...]
     """What was found damaged or unfinished and therefore passed over, for a person to read."""
 
@@ -106,10 +107,13 @@ class Checkpoints:
         """Steps that have a finished checkpoint, ascending."""
         return [checkpoint.step for checkpoint in self._orbax.checkpoints]
 
-    def save(self, step: int, state: Any, next_batch: int, validation_loss: float | None = None) -> None:
+    def save(self, step: int, state: Any, data: dict[str, int | float], validation_loss: float | None = None) -> None:
         """Start writing `state` (with fields `step`, `params`, `opt_state`) and return while the disk works.
 
         The arrays are copied before this returns, so the caller may donate them.
+
+        Args:
+            data: where to go on: `next_batch`, the index of the next global batch, and other numbers.
 
         Raises:
             StorageError: this or the previous save could not be written; earlier checkpoints are untouched.
@@ -119,7 +123,7 @@ class Checkpoints:
             "config": to_dict(self._config),
             "contract": dataclasses.asdict(self._contract),
             "validation_loss": validation_loss,
-            "fingerprints": {"params": _fingerprint(state.params), "optimizer": _fingerprint(state.opt_state)},
+            "fingerprints": {"params": fingerprint(state.params), "optimizer": fingerprint(state.opt_state)},
         }
         if validation_loss is not None:
             self._losses[step] = validation_loss
@@ -129,7 +133,7 @@ class Checkpoints:
                 {
                     "params": state.params,
                     "optimizer": state.opt_state,
-                    "data": {"step": step, "next_batch": next_batch},
+                    "data": data,
                 },
                 force=True,
                 custom_metadata=record,
@@ -220,9 +224,9 @@ class Checkpoints:
             record,
         )
         counter = abstract_state.step
-        placed = jax.device_put(np.asarray(parts["data"]["step"], counter.dtype), counter.sharding)
+        placed = jax.device_put(np.asarray(step, counter.dtype), counter.sharding)
         state = abstract_state.replace(step=placed, params=parts["params"], opt_state=parts["optimizer"])
-        return Restored(step, state, int(parts["data"]["next_batch"]), ())
+        return Restored(step, state, parts["data"], ())
 
     def _remember(self, step: int) -> None:
         try:
@@ -345,7 +349,7 @@ def _load(orbax: Any, step: int, abstract: dict[str, Any], record: _Record) -> d
     except Exception as error:
         raise _Damaged(_reason(error)) from error
     for name, expected in record.fingerprints.items():
-        if name in parts and _fingerprint(parts[name]) != expected:
+        if name in parts and fingerprint(parts[name]) != expected:
             raise _Damaged(f"the {name} read are not the {name} that were written")
     return parts
 
@@ -361,21 +365,6 @@ def _abstract_params(orbax: Any, step: int, shardings: Any) -> Any:
     return jax.tree.map(
         lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), stored, shardings
     )
-
-
-def _fingerprint(tree: Any) -> int:
-    """A 32-bit sum over all bits: equal on every mesh, changed by any flipped bit."""
-    return int(_sum_of_bits(tree))
-
-
-@jax.jit
-def _sum_of_bits(tree: Any) -> jax.Array:
-    total = jnp.uint32(0)
-    for place, leaf in enumerate(jax.tree.leaves(tree)):
-        width = min(leaf.dtype.itemsize, 4)
-        bits = leaf if leaf.dtype == jnp.bool_ else jax.lax.bitcast_convert_type(leaf, f"uint{8 * width}")
-        total += jnp.sum(bits, dtype=jnp.uint32) * jnp.uint32(2 * place + 1)
-    return total
 
 
 def _sweep_unfinished(folder: Path) -> list[int]:

@@ -1,0 +1,335 @@
+"""The training loop: every effect around one pure jitted step.
+
+Batch i is a pure function of (rows, seed, i), noise i of (seed, i), and a checkpoint holds the exact state: a run that
+is killed and started again writes the same losses, bit for bit on the same machine, as one that never stopped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import itertools
+import math
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+
+from maskworld.config import Experiment, ModelContract
+from maskworld.configure import CONFIG_FILE, check_resumable, load_config, save_config, validate
+from maskworld.data.pipeline import batches, validation_batches
+from maskworld.data.prepare import Prepared, prepare
+from maskworld.errors import ConfigError, UserError
+from maskworld.models.transformer import Network
+from maskworld.parallel.mesh import batch_sharding, check_batch, make_mesh
+from maskworld.storage import writing
+from maskworld.training.checkpoints import CHECKPOINT_FOLDER, Checkpoints, Restored
+from maskworld.training.measures import Clock, Window
+from maskworld.training.progress import Progress, duration
+from maskworld.training.step import (
+    TrainState,
+    create_state,
+    loss_metrics,
+    make_optimizer,
+    make_train_step,
+    make_validation_step,
+    state_shardings,
+)
+from maskworld.training.writers import METRICS_FILE, MetricsWriter
+
+DATA_FOLDER = "data"
+_LOCK_FILE = ".lock"
+
+Validate = Callable[[Any], dict[str, float]]
+"""Parameters -> metrics over the validation rows."""
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """How a run ended."""
+
+    run: Path
+    step: int
+    loss: float | None
+    """Mean over the last logged steps; None where nothing was left to train."""
+    validation_loss: float | None
+    seconds: float
+    """Training time of all parts of the run; preparing data and compiling are not in it."""
+
+
+@dataclass(frozen=True)
+class _Job:
+    """All that the loop needs, made once."""
+
+    experiment: Experiment
+    run: Path
+    prepared: Prepared
+    mesh: Mesh
+    network: Network
+    abstract_state: TrainState
+    """Shapes, dtypes and shardings."""
+    create_state: Callable[[], TrainState]
+    train_step: Any
+    validate: Validate | None
+
+
+def train(experiment: Experiment, run_folder: str | Path, progress: Progress | None = None) -> TrainResult:
+    """Train `experiment` in `run_folder`, from its last checkpoint if it has one, to `training.steps`.
+
+    Writes config.json, data/, checkpoints/, metrics.jsonl and tensorboard/ there.
+
+    Raises:
+        ConfigError: the configuration cannot be used, or means something else than the one the folder was begun with.
+        DataError: the trajectories cannot be used.
+        CheckpointError: the checkpoints are of another model contract, or none can be read.
+        StorageError: the folder cannot be written; what was written before stays.
+        UserError: the loss is no longer a number.
+    """
+    validate(experiment)
+    run, is_first = Path(run_folder), jax.process_index() == 0
+    with progress or Progress(enabled=is_first) as progress, _sole_trainer(run):
+        _check_begun(experiment, run, progress.say)
+        prepared = prepare(experiment.data, experiment.diffusion, run / DATA_FOLDER, progress.say)
+        progress.say(prepared.summary())
+        job = _make_job(experiment, run, prepared)
+        told: list[str] = []
+
+        def tell(text: str) -> None:
+            told.append(text)
+            progress.say(text)
+
+        with (
+            MetricsWriter(run, enabled=is_first) as metrics,
+            Checkpoints(run, experiment, model_contract(experiment, prepared), tell=tell) as checkpoints,
+        ):
+            if metrics.torn_line:
+                tell(f"the last line of {METRICS_FILE} was cut off when the run was stopped; removed it")
+            restored = checkpoints.restore_latest(job.abstract_state)
+            save_config(run / CONFIG_FILE, experiment)
+            _write_beginning(metrics, job, restored, told)
+            return _run(job, restored, metrics, checkpoints, progress)
+
+
+def _run(
+    job: _Job, restored: Restored | None, metrics: MetricsWriter, checkpoints: Checkpoints, progress: Progress
+) -> TrainResult:
+    """From the restored step, or the first, to the last."""
+    training = job.experiment.training
+    step = restored.step if restored else 0
+    before = restored.data if restored else {"next_batch": 0, "seconds": 0.0}
+    if step == training.steps:
+        progress.say(f"all {step} steps are done; nothing is left to train")
+        return TrainResult(job.run, step, None, None, before["seconds"])
+    progress.say(f"resuming after step {step}" if restored else f"training {_size(job):,} parameters")
+    state = restored.state if restored else job.create_state()
+    with contextlib.closing(_Feed(job, int(before["next_batch"]))) as feed:
+        take_step = _compile(job, feed.batch, progress)
+        clock, window, validation = Clock(step, before["seconds"]), Window(), None
+        while step < training.steps:
+            state, step_metrics = take_step(state, feed.batch)  # returns at once, the devices work on
+            window.add(step_metrics, feed.tokens)
+            window.settle(feed.advance())
+            step += 1
+            saving = step == training.steps or step % training.checkpoint_every == 0
+            validating = job.validate and (saving or step % training.validate_every == 0)
+
+            # A window ends at every checkpoint too: then a resumed run has the windows of an undisturbed one.
+            if saving or validating or step % training.log_every == 0:
+                values, window = window.close(), Window()
+                metrics.write(step, "train", **values, seconds=clock.total)
+                progress.pace(clock.pace(step, training.steps, values))
+                _refuse_divergence(step, values["loss"], checkpoints)
+            if validating:
+                validation, window = job.validate(state.params), Window()
+                metrics.write(step, "validation", **validation)
+            if saving:
+                position = {"next_batch": feed.next_batch, "seconds": clock.total}
+                checkpoints.save(step, state, position, validation["loss"] if validation else None)
+                window = Window()
+        checkpoints.wait()
+        metrics.write(step, "event", event="finished", seconds=clock.total)
+        progress.say(f"trained to step {step} in {duration(clock.total)}")
+        return TrainResult(job.run, step, values["loss"], validation["loss"] if validation else None, clock.total)
+
+
+def model_contract(experiment: Experiment, prepared: Prepared) -> ModelContract:
+    """What a checkpoint of this experiment on this data means."""
+    tokenizer = prepared.tokenizer
+    return ModelContract(
+        block_length=experiment.diffusion.block_length,
+        mask_id=tokenizer.mask_id,
+        pad_id=tokenizer.pad_id,
+        end_id=tokenizer.end_id,
+        vocabulary_size=tokenizer.vocabulary_size,
+        schedule=experiment.diffusion.schedule,
+        tokenizer_hash=tokenizer.fingerprint,
+    )
+
+
+def _make_job(experiment: Experiment, run: Path, prepared: Prepared) -> _Job:
+    training, mask_id = experiment.training, prepared.tokenizer.mask_id
+    mesh = make_mesh(experiment.mesh)
+    check_batch(mesh, training.batch_size, training.gradient_accumulation)
+    network = Network(experiment.model, prepared.tokenizer.vocabulary_size, training.compute_dtype)
+    optimizer, learning_rate = make_optimizer(experiment.optimizer, training.steps)
+
+    def initial() -> TrainState:
+        return create_state(network, optimizer, jax.random.key(training.seed))
+
+    shardings = state_shardings(network, optimizer, mesh)
+    abstract_state = jax.tree.map(
+        lambda leaf, place: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place),
+        jax.eval_shape(initial),
+        shardings,
+    )
+    return _Job(
+        experiment=experiment,
+        run=run,
+        prepared=prepared,
+        mesh=mesh,
+        network=network,
+        abstract_state=abstract_state,
+        create_state=jax.jit(initial, out_shardings=shardings),
+        train_step=make_train_step(experiment, network, optimizer, learning_rate, mesh, mask_id),
+        validate=_validator(experiment, prepared, make_validation_step(experiment, network, mesh, mask_id), mesh),
+    )
+
+
+class _Feed:
+    """The next batch, on the devices already, and how to go on from it."""
+
+    def __init__(self, job: _Job, next_batch: int):
+        experiment = job.experiment
+        self._sharding = batch_sharding(job.mesh)
+        self._batches = batches(
+            job.prepared.train_rows,
+            experiment.training.batch_size,
+            seed=experiment.data.shuffle_seed,
+            start_batch=next_batch,
+            process_index=jax.process_index(),
+            process_count=jax.process_count(),
+            workers=experiment.data.workers,
+        )
+        self.next_batch = next_batch - 1
+        self.advance()
+
+    def advance(self) -> float:
+        """Fetch the batch after this one; returns the seconds it took."""
+        begun = time.perf_counter()
+        rows = next(self._batches)
+        self.batch = _to_devices(rows, self._sharding)
+        self.tokens = int(np.count_nonzero(rows["document_ids"]))
+        self.next_batch += 1
+        return time.perf_counter() - begun
+
+    def close(self) -> None:
+        self._batches.close()
+
+
+def _to_devices(rows: dict[str, np.ndarray], sharding: NamedSharding) -> dict[str, jax.Array]:
+    """This host's rows as its part of global arrays."""
+    return {name: jax.make_array_from_process_local_data(sharding, array) for name, array in rows.items()}
+
+
+def _validator(experiment: Experiment, prepared: Prepared, validation_step: Any, mesh: Mesh) -> Validate | None:
+    """The validation loss, over the same rows and noise every time; None where none is wanted or there are no rows."""
+    training = experiment.training
+    if not training.validate_every or prepared.validation_rows is None:
+        return None
+    host_batches = validation_batches(
+        prepared.validation_rows, training.batch_size, jax.process_index(), jax.process_count()
+    )
+    sharding = batch_sharding(mesh)
+    chosen = [_to_devices(rows, sharding) for rows in itertools.islice(host_batches, training.validation_batches)]
+
+    def validate_params(params: Any) -> dict[str, float]:
+        sums = [validation_step(params, batch, np.int32(index)) for index, batch in enumerate(chosen)]
+        total = jax.tree.map(lambda *parts: sum(parts[1:], parts[0]), *sums)
+        return {name: float(value) for name, value in jax.device_get(loss_metrics(total)).items()}
+
+    return validate_params
+
+
+def _compile(job: _Job, batch: dict[str, jax.Array], progress: Progress) -> Any:
+    """The step as an executable for these shapes and shardings.
+
+    An executable never compiles again: a batch or state of another shape, dtype or placement is an error, where a
+    jitted function would silently take minutes to compile a second time.
+    """
+    begun = time.perf_counter()
+    executable = job.train_step.lower(job.abstract_state, batch).compile()
+    progress.say(f"compiled the step in {duration(time.perf_counter() - begun)}")
+    return executable
+
+
+def _refuse_divergence(step: int, loss: float, checkpoints: Checkpoints) -> None:
+    if not math.isfinite(loss):
+        last = checkpoints.steps[-1:] or ["none"]
+        raise UserError(
+            f"the loss is {loss} after step {step}; the last checkpoint is of step {last[0]}. "
+            "A lower optimizer.peak_learning_rate or optimizer.clip_norm, or more warmup_steps, may help."
+        )
+
+
+def _check_begun(experiment: Experiment, run: Path, say: Callable[[str], None]) -> None:
+    """Refuse another configuration before anything of the run is touched; a run without checkpoints may begin anew."""
+    if not (run / CONFIG_FILE).exists():
+        return
+    checkpoints = run / CHECKPOINT_FOLDER
+    has_checkpoints = checkpoints.is_dir() and any(path.name.isdecimal() for path in checkpoints.iterdir())
+    try:
+        check_resumable(load_config(run / CONFIG_FILE), experiment, step=0)
+    except ConfigError:
+        if has_checkpoints:
+            raise
+        aside = run / f"{METRICS_FILE}.before"
+        say(f"{run} was begun with another configuration and has no checkpoint; beginning anew, old metrics in {aside}")
+        with writing(aside), contextlib.suppress(FileNotFoundError):
+            (run / METRICS_FILE).replace(aside)
+
+
+def _write_beginning(metrics: MetricsWriter, job: _Job, restored: Restored | None, told: list[str]) -> None:
+    step = restored.step if restored else 0
+    for text in told:
+        metrics.write(step, "event", event="recovered", message=text)
+    devices = jax.devices()
+    metrics.write(
+        step,
+        "event",
+        event="resumed" if restored else "started",
+        parameters=_size(job),
+        vocabulary_size=job.network.vocabulary_size,
+        steps=job.experiment.training.steps,
+        machine=f"{len(devices)} x {devices[0].device_kind}, {os.cpu_count()} CPU cores a host, jax {jax.__version__}",
+    )
+    if restored:
+        metrics.resumed(step)
+
+
+def _size(job: _Job) -> int:
+    return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(job.abstract_state.params))
+
+
+@contextlib.contextmanager
+def _sole_trainer(run: Path) -> Iterator[None]:
+    """Hold the run folder for this process; the lock goes with the process, however it ends."""
+    if jax.process_index():
+        yield
+        return
+    with writing(run):
+        run.mkdir(parents=True, exist_ok=True)
+        lock = open(run / _LOCK_FILE, "w")
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(f"another process is training in {run}; wait for it or give another --run") from None
+        except OSError:
+            pass  # a file system without locks: nothing can be known
+        yield
