@@ -11,6 +11,7 @@ from __future__ import annotations
 import difflib
 import json
 import math
+import reprlib
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
@@ -88,15 +89,8 @@ def trajectory_from_json(text: str) -> Trajectory:
         raise SchemaError("", f"no JSON: {error.msg} at character {error.pos}") from error
     except RecursionError as error:
         raise SchemaError("", "nested too deeply") from error
-    except ValueError as error:  # an integer with more digits than Python converts
+    except ValueError as error:  # an integer of more digits than Python converts
         raise SchemaError("", str(error)) from error
-    if not isinstance(row, dict):
-        raise SchemaError("", f"must be an object, is {_kind(row)}")
-    schema = row.get("schema", MISSING)
-    if schema is MISSING:
-        raise SchemaError("schema", f"is missing; it must be {SCHEMA!r}")
-    if schema != SCHEMA:
-        raise SchemaError("schema", f"must be {SCHEMA!r}, is {schema!r}")
     return _parse_trajectory(row)
 
 
@@ -110,18 +104,26 @@ def _without_defaults(record: Step | Trajectory) -> dict[str, Any]:
     return kept
 
 
-def _parse_trajectory(row: dict[str, Any]) -> Trajectory:
-    return Trajectory(**_parse_members(Trajectory, row, "", _TRAJECTORY_MEMBERS, known=("schema",)))
+def _parse_trajectory(row: Any) -> Trajectory:
+    if not isinstance(row, dict):
+        raise SchemaError("", f"must be an object, is {_kind(row)}")
+    if "schema" not in row:
+        raise SchemaError("schema", f"is missing; it must be {SCHEMA!r}")
+    if row["schema"] != SCHEMA:
+        raise SchemaError("schema", f"must be {SCHEMA!r}, is {reprlib.repr(row['schema'])}")
+    members = {name: value for name, value in row.items() if name != "schema"}
+    try:
+        return Trajectory(**_parse_members(Trajectory, members, "", _TRAJECTORY_MEMBERS))
+    except RecursionError as error:
+        raise SchemaError("metadata", "nested too deeply") from error
 
 
-def _parse_members(
-    record: type, row: dict[str, Any], path: str, members: dict[str, Callable], known: tuple[str, ...] = ()
-) -> dict[str, Any]:
+def _parse_members(record: type, row: dict[str, Any], path: str, members: dict[str, Callable]) -> dict[str, Any]:
     for name in row:
-        if name not in members and name not in known:
+        if name not in members:
             near = difflib.get_close_matches(name, members, n=1)
             hint = f" (did you mean {near[0]}?)" if near else "; put what the schema does not name into metadata"
-            raise SchemaError(path + name, f"is no member of the schema{hint}")
+            raise SchemaError(path + _printable(name), f"is no member of the schema{hint}")
     values = {}
     for f in fields(record):
         if f.name in row:
@@ -197,7 +199,7 @@ def _metadata(value: Any, path: str) -> dict[str, Any]:
 def _check_json(value: Any, path: str) -> None:
     if isinstance(value, dict):
         for name, entry in value.items():
-            _check_json(entry, f"{path}.{_text(name, path)}")
+            _check_json(entry, f"{path}.{_printable(_text(name, path))}")
     elif isinstance(value, list):
         for index, entry in enumerate(value):
             _check_json(entry, f"{path}[{index}]")
@@ -214,8 +216,13 @@ def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(row) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in row if names.count(name) > 1)
-        raise SchemaError(twice, "occurs twice in one object")
+        raise SchemaError(_printable(twice), "occurs twice in one object")
     return row
+
+
+def _printable(name: str) -> str:
+    """A member's name as a message may hold it: short, and without what no terminal can encode."""
+    return name[:80].encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _kind(value: Any) -> str:

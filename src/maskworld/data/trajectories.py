@@ -5,16 +5,20 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, BinaryIO
 
 from maskworld.data.schema import SchemaError, Trajectory, trajectory_from_json, trajectory_to_json
 from maskworld.errors import DataError
+from maskworld.storage import writing
 
-_CHUNK = 1 << 20
+_CHUNK = 1 << 16
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
@@ -41,22 +45,27 @@ def write_trajectories(path: Path, trajectories: Iterable[Trajectory]) -> int:
     """Writes the file (gzipped when the name ends in .gz) and returns the number of rows.
 
     The bytes depend on the trajectories alone. The file appears under its name only when it is complete. Raises
-    SchemaError for a trajectory that could not be read back.
+    SchemaError for a trajectory that could not be read back, StorageError when the file cannot be written.
     """
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(path.name + ".part")
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
     count = 0
-    with open(part, "wb") as raw:
-        # No name and no time in the gzip header, so that equal rows give equal files.
-        zipped = gzip.GzipFile("", "wb", 9, raw, mtime=0) if path.suffix == ".gz" else raw
-        for trajectory in trajectories:
-            count += 1
-            zipped.write(trajectory_to_json(trajectory).encode("utf-8") + b"\n")
-        if zipped is not raw:
-            zipped.close()
-    os.replace(part, path)
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with open(draft, "wb") as raw, _zipped(raw) if path.suffix == ".gz" else nullcontext(raw) as file:
+                for trajectory in trajectories:
+                    file.write(trajectory_to_json(trajectory).encode("utf-8") + b"\n")
+                    count += 1
+            os.replace(draft, path)
+        finally:
+            draft.unlink(missing_ok=True)
     return count
+
+
+def _zipped(raw: BinaryIO) -> gzip.GzipFile:
+    """No name and no time in the header, so that equal rows give equal files."""
+    return gzip.GzipFile("", "wb", 9, raw, mtime=0)
 
 
 def read_trajectories(
@@ -91,7 +100,7 @@ def _parse_line(line: bytes, damage: str) -> Trajectory:
     try:
         text = line.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise SchemaError("", f"no UTF-8: byte {error.start} is 0x{line[error.start]:02x}") from error
+        raise SchemaError("", f"no UTF-8 at byte {error.start} (0x{line[error.start]:02x})") from error
     return trajectory_from_json(text)
 
 
@@ -104,13 +113,14 @@ def _set_aside(rejected: Path, path: Path, number: int, line: bytes, error: Sche
         "row": line.decode("utf-8", errors="backslashreplace"),
     }
     rejected.parent.mkdir(parents=True, exist_ok=True)
-    with open(rejected, "a", encoding="utf-8") as file:
+    with writing(rejected), open(rejected, "a", encoding="utf-8") as file:
         file.write(json.dumps(row) + "\n")
 
 
 def _reason_key(error: SchemaError) -> str:
-    field_name = "".join(part.partition("]")[2] if index else part for index, part in enumerate(error.field.split("[")))
-    return f"{field_name or 'row'}: {error.reason}"
+    """The kind of fault, without the place: rows with the same fault count together."""
+    field_name = re.sub(r"\[\d+\]", "", error.field)
+    return f"{field_name or 'row'}: {re.sub(r' at (character|byte) .*', '', error.reason)}"
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes, str]]:
@@ -147,12 +157,24 @@ def _chunks(path: Path) -> Iterator[tuple[bytes, str]]:
         while pending := pending or file.read(_CHUNK):
             if unzip.eof:  # the next of several members
                 unzip = zlib.decompressobj(zlib.MAX_WBITS | 16)
+            before = unzip.copy()
             try:
                 data = unzip.decompress(pending)
             except zlib.error as error:
-                yield b"", f"the gzip stream is damaged ({error})"
+                yield _salvage(before, pending), f"the gzip stream is damaged ({error})"
                 return
             pending = unzip.unused_data
             yield data, ""
         if not unzip.eof:
             yield unzip.flush(), "the gzip stream is cut off"
+
+
+def _salvage(unzip: Any, data: bytes) -> bytes:
+    """What `data` unzips to before its damaged byte; a whole chunk that fails gives nothing."""
+    good = bytearray()
+    try:
+        for index in range(len(data)):
+            good += unzip.decompress(data[index : index + 1])
+    except zlib.error:
+        pass
+    return bytes(good)

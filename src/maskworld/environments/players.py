@@ -11,19 +11,19 @@ from maskworld.environments.rooms import TRANSFORMS, Task
 
 PlayerName = Literal["expert", "noisy_expert", "random"]
 
-# The same for every room; what a command pattern's words stand for is plain from the patterns themselves.
+# The same for every room. Plain words, no braces: every small model pays for each token of this in each document.
 COMMANDS = (
-    "go to {receptacle}",
-    "open {receptacle}",
-    "close {receptacle}",
-    "take {object} from {receptacle}",
-    "move {object} to {receptacle}",
-    "clean {object} with {sinkbasin}",
-    "heat {object} with {microwave}",
-    "cool {object} with {fridge}",
-    "slice {object} with {knife}",
-    "use {lamp}",
-    "examine {object or receptacle}",
+    "go to receptacle",
+    "open receptacle",
+    "close receptacle",
+    "take object from receptacle",
+    "move object to receptacle",
+    "clean object with sinkbasin",
+    "heat object with microwave",
+    "cool object with fridge",
+    "slice object with knife",
+    "use lamp",
+    "examine object or receptacle",
     "look",
     "inventory",
 )

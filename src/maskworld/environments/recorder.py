@@ -6,6 +6,7 @@ whatever the number of processes. Splits go by room: no room of one split has th
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import itertools
@@ -15,6 +16,8 @@ import random
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from statistics import median
@@ -29,13 +32,14 @@ from maskworld.environments.players import COMMANDS, View, play, verb_of
 from maskworld.environments.real.alfworld import AlfworldEngine, engine_versions
 from maskworld.environments.room_state import RoomState, render_state
 from maskworld.environments.rooms import Room, RoomSizes, Task, sample_room, sample_tasks
-from maskworld.errors import ConfigError
+from maskworld.errors import ConfigError, UserError
+from maskworld.storage import write_text
 
 SPLITS = ("train", "validation", "test")
 RULES = (
     "You carry at most one object.",
-    "You see into and reach into a closed receptacle only after opening it.",
-    "An impossible command is answered: Nothing happens.",
+    "A closed receptacle must be opened first.",
+    "Else: Nothing happens.",
 )
 _SEEDS_PER_SPLIT = 1_000_000
 
@@ -64,9 +68,9 @@ class PlayerMixture:
 class RecordConfig:
     """What to record. Equal configurations give byte-identical files with the same engine version."""
 
-    train_rooms: int = 1200
-    validation_rooms: int = 40
-    test_rooms: int = 80
+    train_rooms: int = 4000
+    validation_rooms: int = 100
+    test_rooms: int = 200
     episodes_per_room: int = 2
     """Episodes in each room, with different tasks where the room has several."""
     max_steps: int = 20
@@ -108,11 +112,10 @@ class _Job:
 def record(config: RecordConfig, out: Path) -> dict:
     """Writes `{train,validation,test}.jsonl.gz` and `manifest.json` into `out`; returns the manifest.
 
-    Raises UserError when the engine is not installed, ConfigError for values out of range.
+    Raises UserError when the engine is not installed, StorageError when `out` cannot be written.
     """
     versions = engine_versions()
     out = Path(out)
-    out.mkdir(parents=True, exist_ok=True)
     manifest: dict = {
         "schema": SCHEMA,
         "environment": "alfworld",
@@ -132,7 +135,7 @@ def record(config: RecordConfig, out: Path) -> dict:
                 "bytes": path.stat().st_size,
                 "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
             }
-    (out / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+    write_text(out / "manifest.json", json.dumps(manifest, indent=2) + "\n")
     return manifest
 
 
@@ -155,13 +158,19 @@ def _jobs(config: RecordConfig) -> dict[str, list[_Job]]:
 def _play(jobs: list[_Job], processes: int) -> Iterator[list[Trajectory]]:
     """The jobs' trajectories in the jobs' order."""
     if processes == 1 or len(jobs) < 2:
-        engine = AlfworldEngine()
-        for job in jobs:
-            yield record_room(engine, job.room, job.config)
+        with contextlib.closing(AlfworldEngine()) as engine:
+            for job in jobs:
+                yield record_room(engine, job.room, job.config)
         return
     # Spawned, not forked: a parent that has used an accelerator library must not be forked.
-    with multiprocessing.get_context("spawn").Pool(min(processes, len(jobs))) as pool:
-        yield from pool.imap(_work, jobs, chunksize=4)
+    spawn = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(min(processes, len(jobs)), spawn)
+    try:
+        yield from pool.map(_work, jobs, chunksize=4)
+    except BrokenProcessPool as error:
+        raise UserError("a recording process died, perhaps for want of memory; try fewer processes") from error
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 @functools.cache

@@ -113,11 +113,11 @@ _TASK_WEIGHTS: dict[str, dict[str, float]] = {
     "kitchen": {
         "pick_and_place_simple": 1,
         "pick_clean_then_place_in_recep": 3,
-        "pick_heat_then_place_in_recep": 3,
+        "pick_heat_then_place_in_recep": 4.5,
         "pick_cool_then_place_in_recep": 3,
         "pick_two_obj_and_place": 1,
     },
-    "bedroom": {"pick_and_place_simple": 2, "look_at_obj_in_light": 3, "pick_two_obj_and_place": 3},
+    "bedroom": {"pick_and_place_simple": 2, "look_at_obj_in_light": 4.5, "pick_two_obj_and_place": 3},
 }
 TASK_TYPES: tuple[str, ...] = tuple(_TASK_WEIGHTS["kitchen"]) + ("look_at_obj_in_light",)
 
@@ -149,10 +149,12 @@ _SENTENCES: dict[str, tuple[str, str]] = {
 
 @dataclass(frozen=True)
 class RoomSizes:
-    """Inclusive ranges a room's size is drawn from."""
+    """How large the rooms are."""
 
     receptacles: tuple[int, int] = (4, 8)
+    """Fewest and most receptacles of a room; every number between is equally likely."""
     objects: tuple[int, int] = (4, 8)
+    """Fewest and most objects of a room; every number between is equally likely."""
 
     def __post_init__(self) -> None:
         for name, (low, high) in (("receptacles", self.receptacles), ("objects", self.objects)):

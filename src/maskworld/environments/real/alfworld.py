@@ -33,7 +33,7 @@ def engine_versions() -> dict[str, str]:
 class AlfworldEngine:
     """One engine, many problems: `start(problem)` begins an episode, `step(command)` plays it.
 
-    Raises UserError when the extra is not installed, DataError when the planner refuses a problem.
+    Raises UserError when the extra is not installed, DataError for a problem that the engine cannot play.
     """
 
     def __init__(self, cached: bool = True) -> None:
@@ -64,8 +64,9 @@ class AlfworldEngine:
             try:
                 self._environment.load(self._game | {"pddl_problem": problem})
                 state = self._environment.reset()
-            except SystemExit as refusal:
-                raise DataError(f"the planner refused the PDDL problem (exit code {refusal.code})") from refusal
+            except (Exception, SystemExit) as refusal:  # the translator exits or raises whatever its parser met
+                kind = type(refusal).__name__
+                raise DataError(f"the engine cannot play the PDDL problem ({kind}: {refusal})") from refusal
         # Names end in a blank where the engine found no number in the identifier.
         self._names = {key: info.name.strip() for key, info in self._pddl._entity_infos.items()}
         raw = list(state["_facts"])
@@ -85,6 +86,7 @@ class AlfworldEngine:
         return self._turn(state, state["feedback"], reward, done)
 
     def close(self) -> None:
+        # The planner's library stays loaded: unloading it crashes the process where no problem was read yet.
         self._environment.close()
 
     def _turn(self, state: Any, text: str, reward: float, done: bool) -> Turn:
