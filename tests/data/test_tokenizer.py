@@ -136,9 +136,10 @@ def test_training_on_nothing_is_refused():
         SentencePieceTokenizer.train(["", "\n"], 400)
 
 
+@pytest.mark.parametrize("content", [b"", b"something else", b"{}"])
 @pytest.mark.parametrize("name", ["tokenizer.model", "tokenizer.json"])
-def test_a_file_that_is_no_tokenizer_is_named(tmp_path, name):
-    (tmp_path / name).write_bytes(b"something else")
+def test_a_file_that_is_no_tokenizer_is_named(tmp_path, name, content):
+    (tmp_path / name).write_bytes(content)
     with pytest.raises(DataError, match=name):
         load_tokenizer(tmp_path / name)
 

@@ -6,6 +6,7 @@ every child, and with it whatever an experiment file imports (jax among it) or s
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import subprocess
@@ -34,11 +35,9 @@ class ReaderProcess:
 
     def ask(self, indices: Sequence[int]) -> None:
         """Ask for one batch; the answer waits in the child until `answer` fetches it."""
-        try:
+        with contextlib.suppress(OSError):  # the child is gone; `answer` says so
             pickle.dump(list(indices), self._child.stdin)
             self._child.stdin.flush()
-        except (BrokenPipeError, OSError):
-            pass  # the child is gone; `answer` says how
 
     def answer(self) -> dict[str, np.ndarray]:
         """The batch that was asked for longest ago.
@@ -60,8 +59,9 @@ class ReaderProcess:
     def close(self) -> None:
         """Stop the child, whatever it is doing."""
         self._child.kill()
-        self._child.stdin.close()
-        self._child.stdout.close()
+        for pipe in (self._child.stdin, self._child.stdout):
+            with contextlib.suppress(OSError):  # a request that never reached the child cannot be flushed either
+                pipe.close()
         self._child.wait()
 
 
@@ -86,10 +86,8 @@ def main() -> None:
     """`python -m maskworld.data.reader_process FOLDER`: serve over standard input and output."""
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a library prints must not end up among the answers
-    try:
+    with contextlib.suppress(BrokenPipeError, KeyboardInterrupt):  # the parent is gone, or Ctrl-C reached the group
         serve(Path(sys.argv[1]), sys.stdin.buffer, answers)
-    except (BrokenPipeError, KeyboardInterrupt):
-        pass  # the parent has gone, or Ctrl-C reached the whole group: nothing is left to answer
 
 
 if __name__ == "__main__":

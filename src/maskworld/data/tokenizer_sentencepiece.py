@@ -33,6 +33,8 @@ class SentencePieceTokenizer:
     def __init__(self, model: bytes, source: str = "sentencepiece model"):
         """Raises DataError (naming `source`) when `model` is no sentencepiece model or would not keep text as it is."""
         try:
+            if not model:  # which the library takes for "no model yet"
+                raise RuntimeError("it is empty")
             self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         except (RuntimeError, OSError) as error:
             raise DataError(f"{source}: not a sentencepiece model ({error})") from None
