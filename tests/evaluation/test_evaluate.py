@@ -105,6 +105,7 @@ def test_a_perfect_model_scores_one_and_the_files_say_how(run, loaded):
     assert scores["data"]["splits"]["train"] == {"trajectories": 12, "groups": 12, "steps": 36}
     assert {size for size, _, _ in calls} == {4}
     assert "a note" in said and any("18/18" in text for text in said)
+    assert "18 held-out transitions" in said[-1] and FREQUENT_FOR_ACTION in said[-1]
 
     predictions = read_predictions(folder / "predictions.jsonl")
     assert predictions == result.predictions

@@ -19,7 +19,7 @@ from maskworld.errors import CheckpointError, ConfigError, DataError
 from maskworld.evaluation.baselines import count_observations, predict
 from maskworld.evaluation.predictions import Prediction, write_predictions
 from maskworld.evaluation.run_record import PREDICTIONS_FILE, SCORES_FILE
-from maskworld.evaluation.scores import score, write_scores
+from maskworld.evaluation.scores import score, table_text, write_scores
 from maskworld.evaluation.transitions import (
     Generate,
     Transition,
@@ -108,6 +108,7 @@ def evaluate(
     scores["generation"]["seconds"] = seconds
     write_predictions(run / PREDICTIONS_FILE, predictions)
     write_scores(run / SCORES_FILE, scores)
+    say(table_text(scores))
     return Evaluated(scores, predictions)
 
 

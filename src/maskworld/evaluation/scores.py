@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -166,7 +167,7 @@ def times(ratio: float) -> str:
 
 
 def table(scores: Mapping[str, Any]) -> Table:
-    """The score table for a terminal; print it with rich."""
+    """The score table as a rich value."""
     from rich.table import Table
     from rich.text import Text
 
@@ -199,3 +200,12 @@ def table(scores: Mapping[str, Any]) -> Table:
             style = "bold" if system == MODEL else ""
             result.add_row(*(Text(value, style=style) for value in values), end_section=system == BASELINES[-1])
     return result
+
+
+def table_text(scores: Mapping[str, Any], width: int = 110) -> str:
+    """The score table as plain lines."""
+    from rich.console import Console
+
+    console = Console(file=io.StringIO(), width=width, color_system=None)
+    console.print(table(scores))
+    return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines())
