@@ -49,6 +49,8 @@ class AlfworldEngine:
         self._pddl = (_cached_environment_class() if cached else PddlEnv)(EnvInfos(admissible_commands=True))
         self._environment = AlfredDemangler(self._pddl)
         self._layout: Layout | None = None
+        self._names: dict[str, str] = {}
+        self._places: dict[str, str] = {}
         self._score = 0
 
     @property
