@@ -120,7 +120,7 @@ def test_a_failure_leaves_the_old_result_and_no_draft(data, tmp_path, monkeypatc
     with pytest.raises(ZeroDivisionError):
         run(replace(data, row_length=64), out)
     assert contents(out) == whole
-    assert {path.name for path in tmp_path.iterdir()} == {"source", "out"}
+    assert not (tmp_path / ".out.draft").exists()
 
 
 KILLED = """
@@ -141,7 +141,24 @@ def test_a_kill_in_the_middle_leaves_nothing_that_looks_complete(data, tmp_path)
     assert not (tmp_path / "out").exists()
     prepared, _ = run(data, tmp_path / "out")
     assert not prepared.reused
-    assert {path.name for path in tmp_path.iterdir()} == {"source", "out"}
+    assert not (tmp_path / ".out.draft").exists()
+
+
+PREPARING = """
+import sys
+from maskworld.config import DataConfig, DiffusionConfig
+from maskworld.data.prepare import prepare
+data = DataConfig(trajectories=sys.argv[1], vocabulary_size=400, row_length=128)
+print("reused", prepare(data, DiffusionConfig(), sys.argv[2]).reused)
+"""
+
+
+def test_processes_that_prepare_the_same_folder_at_once_share_one_result(data, tmp_path):
+    command = [sys.executable, "-c", PREPARING, data.trajectories, str(tmp_path / "out")]
+    environment = {"PYTHONPATH": ":".join(sys.path)}
+    some = [subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    said = sorted(one.communicate(timeout=60)[0].splitlines()[-1] for one in some)
+    assert said == ["reused False", "reused True", "reused True"]
 
 
 def test_whatever_cannot_be_used_is_counted_and_written_down(data, tmp_path):

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Iterable
 from pathlib import Path
 
+import hypothesis
 import tokenizers
 from hypothesis import strategies as st
 
@@ -14,6 +15,10 @@ from maskworld.data.rendering import Document, render_windows
 from maskworld.data.rows import RowShape, RowWriter
 from maskworld.data.schema import Step, Trajectory
 from maskworld.data.tokenizer_sentencepiece import SentencePieceTokenizer
+
+# A busy machine makes single examples slow, which says nothing about the code.
+hypothesis.settings.register_profile("no deadline", deadline=None)
+hypothesis.settings.load_profile("no deadline")
 
 SENTENCES = (
     "go to cabinet 12",

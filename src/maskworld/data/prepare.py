@@ -9,12 +9,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import json
 import os
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -86,8 +88,8 @@ def prepare(
 ) -> Prepared:
     """Make `out` from the trajectories, or take it as it is when it was made from the same files and settings.
 
-    The result appears under its name only when it is complete; a kill leaves the old one or none. One process calls
-    this; on several hosts the first one does and the others wait. The same input gives the same bytes.
+    The result appears under its name only when it is complete; a kill leaves the old one or none. Processes that ask
+    for the same folder at the same time wait for the first of them. The same input gives the same bytes.
 
     Raises:
         DataError: no train split, an unusable tokenizer, or not one step that can be trained on.
@@ -96,21 +98,42 @@ def prepare(
     """
     out = Path(out)
     inputs, settings = _inputs(data), _settings(data, diffusion)
-    if (found := _reusable(out, inputs, settings, say)) is not None:
-        say(f"data: {out} was already prepared from the same files and settings; taking it")
-        return found
+    found = _reusable(out, inputs, settings, say)
+    if found is None:
+        with writing(out), _one_at_a_time(out):
+            found = _reusable(out, inputs, settings, lambda _: None)  # another process may have been quicker
+            if found is None:
+                manifest = _replace(out, data, diffusion, {"inputs": inputs, "settings": settings}, say)
+                return _opened(out, manifest, reused=False)
+    say(f"data: {out} was already prepared from the same files and settings; taking it")
+    return found
+
+
+@contextmanager
+def _one_at_a_time(out: Path) -> Iterator[None]:
+    """Wait until no other process prepares `out`; the lock goes with the process, however it ends."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with open(out.with_name(f".{out.name}.lock"), "w") as lock:
+        with suppress(OSError):  # a file system without locks: nothing can be known
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _replace(
+    out: Path, data: DataConfig, diffusion: DiffusionConfig, origin: dict[str, Any], say: Callable[[str], None]
+) -> dict[str, Any]:
+    """Build beside `out`, then put the result in its place; returns the manifest."""
     draft = out.with_name(f".{out.name}.draft")
-    with writing(out):
+    shutil.rmtree(draft, ignore_errors=True)  # of a run that was killed
+    try:
+        draft.mkdir()
+        manifest = _build(data, diffusion, draft, origin, say)
+        if out.exists():
+            shutil.rmtree(out)
+        draft.rename(out)
+    finally:
         shutil.rmtree(draft, ignore_errors=True)
-        try:
-            draft.mkdir(parents=True)
-            manifest = _build(data, diffusion, draft, {"inputs": inputs, "settings": settings}, say)
-            if out.exists():
-                shutil.rmtree(out)
-            draft.rename(out)
-        finally:
-            shutil.rmtree(draft, ignore_errors=True)
-    return _opened(out, manifest, reused=False)
+    return manifest
 
 
 def _inputs(data: DataConfig) -> dict[str, list[dict[str, str]]]:
