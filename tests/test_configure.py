@@ -78,14 +78,6 @@ def test_an_override_that_cannot_be_used_is_refused_by_name(words, message):
     assert message in str(refused.value)
 
 
-def test_overrides_and_other_arguments_may_stand_in_any_order():
-    words = "--training.steps 5 exp.py --run runs/a --mesh.fsdp -1 --name=b --data.tokenizer=x.model".split()
-    assert configure.split_overrides(words) == (
-        ["--training.steps", "5", "--mesh.fsdp", "-1", "--name=b", "--data.tokenizer=x.model"],
-        ["exp.py", "--run", "runs/a"],
-    )
-
-
 def test_a_saved_config_comes_back_equal(tmp_path):
     config = Experiment(name="é", model=ModelConfig(width=64), training=TrainingConfig(steps=7))
     configure.save_config(tmp_path / "run" / "config.json", config)

@@ -16,9 +16,9 @@ import io
 import json
 import runpy
 import typing
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from maskworld.config import Experiment
 from maskworld.config_rules import problems
@@ -26,6 +26,7 @@ from maskworld.errors import ConfigError
 from maskworld.storage import write_text
 
 CONFIG_FILE = "config.json"
+Config = TypeVar("Config")
 
 # A resumed run may differ from the saved one in these: how far, how often, where and how fast, never what is learned.
 FREE_ON_RESUME = (
@@ -69,17 +70,20 @@ def load_experiment(reference: str) -> Experiment:
     return values[name]
 
 
-def override(config: Experiment, arguments: Sequence[str]) -> Experiment:
+def override(config: Config, arguments: Sequence[str]) -> Config:
     """`config` with `--dotted.key value` (or `--dotted.key=value`) applied in order; types are those of the fields.
+
+    Args:
+        config: an Experiment or any other frozen dataclass of plain values, tuples (`4,8`) and such dataclasses.
 
     Raises:
         ConfigError: unknown key (the nearest known key is named), missing value or value of another type.
     """
     pairs = list(_pairs(arguments))
-    types = field_types()
+    types = field_types(type(config))
     for key, value in pairs:
         if key not in types:
-            raise ConfigError(f"unknown configuration key --{key}; nearest known key: --{nearest_key(key)}")
+            raise ConfigError(f"unknown configuration key --{key}; nearest known key: --{nearest_key(key, types)}")
         if value is None:
             raise ConfigError(f"--{key} needs a value: {_expected(types[key])}")
     if not pairs:
@@ -93,36 +97,19 @@ def override(config: Experiment, arguments: Sequence[str]) -> Experiment:
     raise ConfigError(f"cannot read the overrides {' '.join(arguments)}")
 
 
-def split_overrides(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Part a command line into (overrides of the configuration, all else), so that both may stand in any order."""
-    overrides: list[str] = []
-    rest: list[str] = []
-    position = 0
-    while position < len(arguments):
-        key = arguments[position].partition("=")[0]
-        if key.startswith("--") and ("." in key or key == "--name"):
-            taken = 2 if _value_follows(arguments, position) else 1
-            overrides.extend(arguments[position : position + taken])
-            position += taken
-        else:
-            rest.append(arguments[position])
-            position += 1
-    return overrides, rest
-
-
-def override_help() -> str:
+def override_help(kind: type = Experiment) -> str:
     """Every key with its type, meaning and default, as tyro prints it."""
     import tyro
 
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
-        tyro.cli(Experiment, args=["--help"], prog="", use_underscores=True, config=(tyro.conf.FlagConversionOff,))
+        tyro.cli(kind, args=["--help"], prog="", use_underscores=True, config=(tyro.conf.FlagConversionOff,))
     return printed.getvalue().split("\n", 2)[-1].strip("\n")
 
 
-def nearest_key(key: str) -> str:
-    """The known dotted key most like `key`; a bare last part (`steps`) finds its field too."""
-    known = list(field_types())
+def nearest_key(key: str, known: Iterable[str] | None = None) -> str:
+    """The known dotted key (of an Experiment) most like `key`; a bare last part (`steps`) finds its field too."""
+    known = list(field_types() if known is None else known)
     last = key.split(".")[-1].replace("-", "_")
     same_last = [name for name in known if name.split(".")[-1] == last]
     spelled = key.replace("-", "_")
@@ -137,9 +124,9 @@ def nearest_key(key: str) -> str:
     )
 
 
-def field_types() -> dict[str, Any]:
-    """Dotted key -> type of every leaf of an Experiment."""
-    return dict(_types(Experiment, ""))
+def field_types(kind: type = Experiment) -> dict[str, Any]:
+    """Dotted key -> type of every leaf of a configuration."""
+    return dict(_types(kind, ""))
 
 
 def to_dict(config: Experiment) -> dict[str, Any]:
@@ -275,6 +262,8 @@ def _fits(hint: Any, value: Any) -> bool:
 def _expected(hint: Any) -> str:
     if typing.get_origin(hint) is typing.Literal:
         return "one of " + ", ".join(map(str, typing.get_args(hint)))
+    if typing.get_origin(hint) is tuple:
+        return "values joined by commas, each " + _expected(typing.get_args(hint)[0])
     return {int: "a whole number", float: "a number", bool: "True or False", str: "text"}[hint]
 
 
@@ -295,20 +284,21 @@ def _value_follows(arguments: Sequence[str], position: int) -> bool:
     return "=" not in arguments[position] and not last and not arguments[position + 1].startswith("--")
 
 
-def _tyro(config: Experiment, pairs: Sequence[tuple[str, str | None]]) -> Experiment | None:
+def _tyro(config: Config, pairs: Sequence[tuple[str, str | None]]) -> Config | None:
     """The overridden value, or None where tyro refuses; its own error box is not shown."""
     import tyro
 
-    types = field_types()
-    arguments = [
-        # tyro wants the capitals; a person at a shell should not have to
-        f"--{key}={str(value).capitalize() if types[key] is bool else value}"
-        for key, value in pairs
-    ]
+    types = field_types(type(config))
+    arguments: list[str] = []
+    for key, value in pairs:
+        if typing.get_origin(types[key]) is tuple:
+            arguments += [f"--{key}", *str(value).split(",")]
+        else:  # tyro wants True and False with capitals; a person at a shell should not have to
+            arguments.append(f"--{key}={str(value).capitalize() if types[key] is bool else value}")
     with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
         try:
             return tyro.cli(
-                Experiment,
+                type(config),
                 args=arguments,
                 default=config,
                 use_underscores=True,
