@@ -46,7 +46,7 @@ class KeyValue(NamedTuple):
     value: Array
 
 
-def rms_norm(x: Float[Array, "*batch D"], weight: Float[Array, "D"], epsilon: float) -> Float[Array, "*batch D"]:
+def rms_norm(x: Float[Array, "*batch D"], weight: Float[Array, " D"], epsilon: float) -> Float[Array, "*batch D"]:
     """Root-mean-square norm in float32 (weight included, one rounding at the end), result in the dtype of x."""
     wide = x.astype(jnp.float32)
     scale = jax.lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + epsilon)

@@ -1,0 +1,147 @@
+"""One optimizer step as a pure jitted function: noise, both streams, loss, gradients, update."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array
+
+from maskworld.config import Experiment, OptimizerConfig
+from maskworld.diffusion.objective import MaskedLoss
+from maskworld.models.transformer import Network, Params
+from maskworld.parallel.mesh import batch_sharding, parameter_shardings, replicated
+from maskworld.training.loss import Batch, LossSums, diffusion_loss
+
+
+@flax.struct.dataclass
+class TrainState:
+    step: Array
+    """int32 scalar: optimizer steps taken, and the index of the next global batch."""
+    params: Params
+    opt_state: Any
+
+
+def make_optimizer(config: OptimizerConfig, steps: int) -> tuple[optax.GradientTransformation, optax.Schedule]:
+    """AdamW after clipping by global norm; linear warm-up, then cosine decay. Only matrices are decayed."""
+    schedule = optax.warmup_cosine_decay_schedule(
+        0.0,
+        config.peak_learning_rate,
+        min(config.warmup_steps, max(steps - 1, 1)),
+        max(steps, 2),
+        config.peak_learning_rate * config.final_learning_rate_fraction,
+    )
+    decayed = {"query", "key", "value", "out", "gate", "up", "down", "head"}
+    adamw = optax.adamw(
+        schedule,
+        b1=config.beta1,
+        b2=config.beta2,
+        eps=config.epsilon,
+        weight_decay=config.weight_decay,
+        mask=lambda params: jax.tree_util.tree_map_with_path(lambda path, _: path[-1].key in decayed, params),
+    )
+    return optax.chain(optax.clip_by_global_norm(config.clip_norm), adamw), schedule
+
+
+def create_state(network: Network, optimizer: optax.GradientTransformation, key: Array) -> TrainState:
+    params = network.init(key)
+    return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params))
+
+
+def state_shardings(network: Network, optimizer: optax.GradientTransformation, mesh: jax.sharding.Mesh) -> TrainState:
+    """Where every leaf of the state lives: parameters by their logical axes, optimizer moments like their parameter."""
+    abstract = jax.eval_shape(lambda: create_state(network, optimizer, jax.random.key(0)))
+    params = parameter_shardings(mesh, abstract.params, network.logical_axes())
+    opt_state = optax.tree_map_params(
+        optimizer,
+        lambda _, sharding: sharding,
+        abstract.opt_state,
+        params,
+        transform_non_params=lambda _: replicated(mesh),
+    )
+    return TrainState(replicated(mesh), params, opt_state)
+
+
+def make_train_step(
+    experiment: Experiment,
+    network: Network,
+    optimizer: optax.GradientTransformation,
+    learning_rate: optax.Schedule,
+    mesh: jax.sharding.Mesh,
+    mask_id: int,
+):
+    """The jitted `step(state, batch) -> (state, metrics)`; the state's buffers are donated.
+
+    Noise of step i comes from fold_in(key(seed), i), then from the microbatch's index. Gradients are those of
+    (sum of losses over all microbatches) / (sum of their normalizers): a mean over tokens, not a mean of means.
+    """
+    config = experiment.diffusion
+    microbatches = experiment.training.gradient_accumulation
+
+    def microbatch_loss(params, batch, key):
+        sums = diffusion_loss(network, params, batch, key, mask_id, config)
+        return sums.loss.weighted, sums
+
+    def accumulated(params, batch, key):
+        value_and_grad = jax.value_and_grad(microbatch_loss, has_aux=True)
+        if microbatches == 1:
+            (_, sums), gradients = value_and_grad(params, batch, key)
+            return sums, gradients
+        # Interleaved rows keep every microbatch spread over all devices.
+        pieces = jax.tree.map(lambda x: x.reshape(-1, microbatches, *x.shape[1:]).swapaxes(0, 1), batch)
+
+        def add(carry, inputs):
+            piece, index = inputs
+            (_, sums), gradients = value_and_grad(params, piece, jax.random.fold_in(key, index))
+            return jax.tree.map(jnp.add, carry, (sums, gradients)), None
+
+        zeros = LossSums(MaskedLoss(*(jnp.zeros(()),) * 4), jnp.zeros(())), jax.tree.map(jnp.zeros_like, params)
+        return jax.lax.scan(add, zeros, (pieces, jnp.arange(microbatches)))[0]
+
+    def step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Array]]:
+        key = jax.random.fold_in(jax.random.key(experiment.training.seed), state.step)
+        sums, gradients = accumulated(state.params, batch, key)
+        normalizer = jnp.maximum(sums.normalizer, 1.0)
+        gradients = jax.tree.map(lambda g: g / normalizer, gradients)
+        updates, opt_state = optimizer.update(gradients, state.opt_state, state.params)
+        metrics = loss_metrics(sums) | {
+            "grad_norm": optax.global_norm(gradients),
+            "learning_rate": jnp.asarray(learning_rate(state.step), jnp.float32),
+        }
+        return TrainState(state.step + 1, optax.apply_updates(state.params, updates), opt_state), metrics
+
+    shardings = state_shardings(network, optimizer, mesh)
+    return jax.jit(
+        step,
+        in_shardings=(shardings, batch_sharding(mesh)),
+        out_shardings=(shardings, replicated(mesh)),
+        donate_argnums=0,
+    )
+
+
+def make_validation_step(experiment: Experiment, network: Network, mesh: jax.sharding.Mesh, mask_id: int):
+    """The jitted `validate(params, batch, index) -> LossSums`; the same noise for batch `index` at every step."""
+
+    def validate(params, batch, index):
+        key = jax.random.fold_in(jax.random.key(experiment.training.seed + 1), index)
+        return diffusion_loss(network, params, batch, key, mask_id, experiment.diffusion)
+
+    params = parameter_shardings(mesh, network.abstract_params(), network.logical_axes())
+    return jax.jit(
+        validate, in_shardings=(params, batch_sharding(mesh), replicated(mesh)), out_shardings=replicated(mesh)
+    )
+
+
+def loss_metrics(sums: LossSums) -> dict[str, Array]:
+    """Means over the tokens they belong to; zero, not NaN, where nothing was masked."""
+    masked = jnp.maximum(sums.loss.masked, 1.0)
+    return {
+        "loss": sums.loss.weighted / jnp.maximum(sums.normalizer, 1.0),
+        "cross_entropy": sums.loss.cross_entropy / masked,
+        "masked_accuracy": sums.loss.correct / masked,
+        "masked_tokens": sums.loss.masked,
+        "target_tokens": sums.normalizer,
+    }
