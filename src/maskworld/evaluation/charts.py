@@ -245,6 +245,4 @@ def _text(text: str, x: float, y: float, wide: float, kind: str) -> str:
 
 def _svg(width: float, height: float, kind: str, title: str, fixed: bool = False) -> str:
     size = f'width="{width:.0f}" height="{height:.0f}" ' if fixed else ""
-    return (
-        f'<svg class="{kind}" {size}viewBox="0 0 {width:.0f} {height:.0f}" role="img" aria-label="{escape(title)}">'
-    )
+    return f'<svg class="{kind}" {size}viewBox="0 0 {width:.0f} {height:.0f}" role="img" aria-label="{escape(title)}">'

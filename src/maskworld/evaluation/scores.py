@@ -21,9 +21,7 @@ MODEL = "model"
 STATE_CHANGING, OTHER, ALL = "state-changing", "other", "all"
 SLICES = (STATE_CHANGING, OTHER, ALL)
 _ROOM_ENVIRONMENTS = {"alfworld"}
-SCORE_FIELDS = frozenset(
-    "split transitions groups words systems model_by_verb best_baseline ratio generation".split()
-)
+SCORE_FIELDS = frozenset("split transitions groups words systems model_by_verb best_baseline ratio generation".split())
 """What every `scores.json` has."""
 
 
