@@ -85,6 +85,16 @@ def test_a_saved_config_comes_back_equal(tmp_path):
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["config.json"], "no draft is left behind"
 
 
+def test_fields_of_several_values_are_joined_by_commas_and_survive_json(tmp_path):
+    config = configure.override(Experiment(), ["--data.context", "initial_state,task_context"])
+    assert config.data.context == ("initial_state", "task_context")
+    assert configure.override(Experiment(), ["--data.context="]).data.context == ()
+    configure.save_config(tmp_path / "config.json", config)
+    assert configure.load_config(tmp_path / "config.json") == config
+    with pytest.raises(ConfigError, match="--data.context: 'initial_state,wether' is not values joined by commas"):
+        configure.override(Experiment(), ["--data.context", "initial_state,wether"])
+
+
 def test_a_saved_config_with_an_unknown_or_mistyped_field_is_refused_by_file_and_field(tmp_path):
     file = tmp_path / "config.json"
     values = configure.to_dict(Experiment())

@@ -239,8 +239,11 @@ def _build(kind: type, values: Any, prefix: str, where: str) -> Any:
         if name not in hints:
             key = f"{prefix}{name}"
             raise ConfigError(f"{where}: unknown configuration key {key}; nearest known key: {nearest_key(key)}")
-        nested = dataclasses.is_dataclass(hints[name])
-        known[name] = _build(hints[name], value, f"{prefix}{name}.", where) if nested else value
+        if dataclasses.is_dataclass(hints[name]):
+            value = _build(hints[name], value, f"{prefix}{name}.", where)
+        elif typing.get_origin(hints[name]) is tuple and isinstance(value, list):
+            value = tuple(value)  # JSON knows no tuples
+        known[name] = value
     return kind(**known)
 
 
@@ -254,6 +257,8 @@ def _check_types(config: Experiment, where: str) -> None:
 def _fits(hint: Any, value: Any) -> bool:
     if typing.get_origin(hint) is typing.Literal:
         return value in typing.get_args(hint)
+    if typing.get_origin(hint) is tuple:
+        return isinstance(value, tuple) and all(_fits(typing.get_args(hint)[0], item) for item in value)
     if hint is bool or isinstance(value, bool):
         return hint is bool and isinstance(value, bool)
     return isinstance(value, (int, float) if hint is float else hint)
@@ -292,7 +297,7 @@ def _tyro(config: Config, pairs: Sequence[tuple[str, str | None]]) -> Config | N
     arguments: list[str] = []
     for key, value in pairs:
         if typing.get_origin(types[key]) is tuple:
-            arguments += [f"--{key}", *str(value).split(",")]
+            arguments += [f"--{key}", *filter(None, str(value).split(","))]
         else:  # tyro wants True and False with capitals; a person at a shell should not have to
             arguments.append(f"--{key}={str(value).capitalize() if types[key] is bool else value}")
     with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):

@@ -38,7 +38,7 @@ def write_data(folder: Path) -> Path:
 
 def experiment(data: Path, **training: int) -> Experiment:
     """Two layers, 16 wide; noise, shuffle and schedule as in a real run."""
-    values = {"steps": 12, "batch_size": 2, "log_every": 1, "validate_every": 6, "checkpoint_every": 4} | training
+    values = {"steps": 12, "batch_size": 8, "log_every": 1, "validate_every": 6, "checkpoint_every": 4} | training
     return Experiment(
         name="tiny",
         data=DataConfig(trajectories=str(data), vocabulary_size=300, row_length=128),
