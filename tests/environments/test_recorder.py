@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,7 @@ import pytest
 from maskworld.data.schema import Trajectory
 from maskworld.data.trajectories import read_trajectories
 from maskworld.environments.pddl import pddl_problem
-from maskworld.environments.real.alfworld import AlfworldEngine
+from maskworld.environments.real.alfworld import AlfworldEngine, engine_versions
 from maskworld.environments.recorder import SPLITS, PlayerMixture, RecordConfig, _jobs, record, record_room
 from maskworld.environments.room_state import RoomState, render_state
 from maskworld.environments.rooms import RoomSizes, sample_room, sample_tasks
@@ -116,6 +116,18 @@ def test_players_come_in_the_asked_shares(engine: AlfworldEngine):
     players = [row for seed in range(3) for row in record_room(engine, sample_room(seed), config)]
     assert {row.player for row in players} == {"expert"}
     assert all(row.metadata["won"] for row in players)
+
+
+def test_the_default_settings_make_the_recorded_set_that_comes_with_the_project(engine: AlfworldEngine):
+    folder = Path(__file__).parents[1] / "data" / "alfworld_rooms"
+    manifest = json.loads((folder / "manifest.json").read_text())
+    config = RecordConfig()
+    assert manifest["config"] == json.loads(json.dumps({k: v for k, v in asdict(config).items() if k != "processes"}))
+    if manifest["engine"] != engine_versions():
+        pytest.skip(f"recorded with {manifest['engine']}")
+    for split, jobs in _jobs(replace(config, train_rooms=3, validation_rooms=3, test_rooms=3)).items():
+        again = [row for job in jobs for row in record_room(engine, job.room, config)]
+        assert again == rows(folder, split)[: len(again)]
 
 
 @pytest.mark.parametrize(
