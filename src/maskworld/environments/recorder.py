@@ -69,8 +69,11 @@ class RecordConfig:
     """What to record. Equal configurations give byte-identical files with the same engine version."""
 
     train_rooms: int = 4000
+    """Rooms of train.jsonl.gz; 0 writes an empty file, likewise below."""
     validation_rooms: int = 100
+    """Rooms of validation.jsonl.gz."""
     test_rooms: int = 200
+    """Rooms of test.jsonl.gz."""
     episodes_per_room: int = 2
     """Episodes in each room, with different tasks where the room has several."""
     max_steps: int = 20
@@ -82,6 +85,7 @@ class RecordConfig:
     """Share of random commands that are well formed but impossible at that moment."""
     sizes: RoomSizes = field(default_factory=RoomSizes)
     seed: int = 0
+    """Seed of rooms, tasks, players and commands; two seeds share no room's seed."""
     processes: int = 2
     """Engine processes; the files do not depend on it."""
 
