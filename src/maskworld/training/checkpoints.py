@@ -13,11 +13,8 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import math
-import re
-import shutil
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,14 +24,20 @@ from jax.sharding import SingleDeviceSharding
 from orbax.checkpoint import v1 as ocp
 
 from maskworld.config import Experiment, ModelContract
-from maskworld.configure import check_resumable, from_dict, to_dict
-from maskworld.errors import CheckpointError, ConfigError
+from maskworld.errors import CheckpointError
 from maskworld.storage import storage_error, writing
+from maskworld.training.checkpoint_folder import (
+    Damaged,
+    KeepLastAndBest,
+    Record,
+    check_committed,
+    preference,
+    set_aside,
+    sweep_unfinished,
+)
 from maskworld.training.fingerprint import fingerprint
 
 CHECKPOINT_FOLDER = "checkpoints"
-_UNFINISHED = re.compile(r"(\d+)\.orbax-checkpoint-tmp.*")
-_COMMIT_FILE = "commit_success.txt"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,29 +64,22 @@ class LoadedParams:
     notes: tuple[str, ...]
 
 
-class _Damaged(Exception):
-    """This checkpoint cannot be used; an older one may."""
-
-
-@dataclasses.dataclass(frozen=True)
-class _Record:
-    """What a checkpoint says about itself."""
-
-    config: Experiment
-    contract: dict[str, Any]
-    validation_loss: float | None
-    fingerprints: dict[str, int]
-
-
 class Checkpoints:
     """The sequence of checkpoints of one run, for the process that trains. Use as a context manager."""
 
     def __init__(
-        self, run: Path, config: Experiment, contract: ModelContract, *, tell: Callable[[str], None] = lambda text: None
+        self,
+        run: Path,
+        config: Experiment,
+        contract: ModelContract,
+        data_hash: str,
+        *,
+        tell: Callable[[str], None] = lambda text: None,
     ):
         """Open, or begin, the checkpoints of the run in folder `run`.
 
         Args:
+            data_hash: digest of the packed training rows; a run does not go on with others.
             tell: called with a sentence for each thing found that a person should know.
 
         Raises:
@@ -91,13 +87,13 @@ class Checkpoints:
         """
         _quieten_orbax()
         self.folder = run / CHECKPOINT_FOLDER
-        self._config, self._contract, self._tell = config, contract, tell
+        self._record, self._tell = Record(config, contract, data_hash), tell
         self._pending: Any = None
         with writing(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
-        self._unfinished = _sweep_unfinished(self.folder)
+        self._unfinished = sweep_unfinished(self.folder)
         self._losses: dict[int, float] = {}
-        policy = _KeepLastAndBest(config.training.keep_last, config.training.keep_best, self._losses)
+        policy = KeepLastAndBest(config.training.keep_last, config.training.keep_best, self._losses)
         self._orbax = ocp.training.Checkpointer(self.folder.absolute(), preservation_policy=policy)
         for step in self.steps:
             self._remember(step)
@@ -119,12 +115,11 @@ class Checkpoints:
             StorageError: this or the previous save could not be written; earlier checkpoints are untouched.
         """
         self.wait()
-        record = {
-            "config": to_dict(self._config),
-            "contract": dataclasses.asdict(self._contract),
-            "validation_loss": validation_loss,
-            "fingerprints": {"params": fingerprint(state.params), "optimizer": fingerprint(state.opt_state)},
-        }
+        record = dataclasses.replace(
+            self._record,
+            validation_loss=validation_loss,
+            fingerprints={"params": fingerprint(state.params), "optimizer": fingerprint(state.opt_state)},
+        )
         if validation_loss is not None:
             self._losses[step] = validation_loss
         with self._storage():
@@ -136,7 +131,7 @@ class Checkpoints:
                     "data": data,
                 },
                 force=True,
-                custom_metadata=record,
+                custom_metadata=record.to_json(),
             )
 
     def wait(self) -> None:
@@ -159,7 +154,7 @@ class Checkpoints:
             abstract_state: a train state of ShapeDtypeStructs with shardings.
 
         Raises:
-            CheckpointError: written under another contract, or none of several can be read.
+            CheckpointError: written under another contract or on other rows, or none of several can be read.
             ConfigError: written under a configuration that means something else.
         """
         notes: list[str] = []
@@ -169,7 +164,7 @@ class Checkpoints:
             try:
                 found = self._restore(step, abstract_state)
                 break
-            except _Damaged as damage:
+            except Damaged as damage:
                 damaged.append(step)
                 notes.append(f"the checkpoint of step {step} is damaged ({damage})")
         if damaged and found is None:
@@ -181,7 +176,7 @@ class Checkpoints:
         unfinished = [step for step in self._unfinished if found is None or step > found.step]
         notes[:0] = [f"the checkpoint of step {step} was not finished when the run was stopped" for step in unfinished]
         for step in damaged:
-            _set_aside(self.folder / str(step))
+            set_aside(self.folder / str(step))
             self._losses.pop(step, None)
         if damaged:
             self._orbax.reload()
@@ -215,8 +210,7 @@ class Checkpoints:
 
     def _restore(self, step: int, abstract_state: Any) -> Restored:
         record = _read_record(self._orbax, self.folder, step)
-        _check_contract(record.contract, self._contract, self.folder / str(step))
-        check_resumable(record.config, self._config, step)
+        record.check_continues(self._record, step, self.folder / str(step))
         parts = _load(
             self._orbax,
             step,
@@ -231,7 +225,7 @@ class Checkpoints:
     def _remember(self, step: int) -> None:
         try:
             loss = _read_record(self._orbax, self.folder, step).validation_loss
-        except (_Damaged, CheckpointError):
+        except (Damaged, CheckpointError):
             return
         if loss is not None:
             self._losses[step] = loss
@@ -261,96 +255,44 @@ def load_params(run: Path, which: int | Literal["best", "latest"] = "best", shar
         if isinstance(which, int) and which not in steps:
             raise CheckpointError(f"{folder} has no checkpoint of step {which}; it has {steps}")
         notes: list[str] = []
-        records: dict[int, _Record] = {}
+        records: dict[int, Record] = {}
         for step in reversed(steps):
             try:
                 records[step] = _read_record(orbax, folder, step)
-            except _Damaged as damage:
+            except Damaged as damage:
                 notes.append(f"the checkpoint of step {step} is damaged ({damage})")
-        for step in _preference(records, which):
+        for step in preference(records, which):
             record = records[step]
             try:
                 params = _load(orbax, step, {"params": _abstract_params(orbax, step, shardings)}, record)["params"]
-                contract = ModelContract(**record.contract)
-                return LoadedParams(params, step, record.config, contract, record.validation_loss, tuple(notes))
-            except _Damaged as damage:
+                loss = record.validation_loss
+                return LoadedParams(params, step, record.config, record.contract, loss, tuple(notes))
+            except Damaged as damage:
                 notes.append(f"the checkpoint of step {step} is damaged ({damage})")
     if not notes:
         raise CheckpointError(f"{folder} holds no finished checkpoint")
     raise CheckpointError("\n  ".join([f"no checkpoint in {folder} can be read:", *notes]))
 
 
-class _KeepLastAndBest:
-    """Orbax preservation policy: the last n, and the n with the lowest validation loss.
-
-    Orbax's own BestN ranks by a metrics file of its own, whose damage keeps the whole folder from being opened.
-    """
-
-    def __init__(self, last: int, best: int, losses: dict[int, float]):
-        self._last, self._best, self._losses = last, best, losses
-
-    def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
-        steps = [checkpoint.step for checkpoint in checkpoints]
-        ranked = sorted((loss, -step) for step, loss in self._losses.items() if step in steps and math.isfinite(loss))
-        kept = {-step for _, step in ranked[: self._best]} | set(steps[-self._last :])
-        return [step in kept for step in steps]
-
-
-def _preference(records: dict[int, _Record], which: int | str) -> list[int]:
-    newest_first = sorted(records, reverse=True)
-    if isinstance(which, int):
-        return [which] if which in records else []
-    if which == "latest":
-        return newest_first
-    losses = {step: record.validation_loss for step, record in records.items()}
-    return sorted(newest_first, key=lambda step: math.inf if losses[step] is None else losses[step])
-
-
-def _read_record(orbax: Any, folder: Path, step: int) -> _Record:
-    """What the checkpoint of `step` says about itself; _Damaged where it is incomplete."""
+def _read_record(orbax: Any, folder: Path, step: int) -> Record:
+    """What the checkpoint of `step` says about itself; Damaged where it is incomplete."""
     place = folder / str(step)
-    # Orbax marks the whole and each part when they are complete, but does not look at the marks when it reads.
-    committed = {part.name: (part / _COMMIT_FILE).is_file() for part in [place, *place.iterdir()] if part.is_dir()}
-    if any(committed.values()) and not all(committed.values()):
-        missing = next(name for name, marked in committed.items() if not marked)
-        raise _Damaged(f"no {_COMMIT_FILE} in {missing}: its writing was not finished")
+    check_committed(place)
     try:
         metadata = orbax.checkpointables_metadata(step).custom_metadata or {}
     except Exception as error:
-        raise _Damaged(_reason(error)) from error
-    absent = [field.name for field in dataclasses.fields(_Record) if field.name not in metadata]
-    if absent:
-        raise _Damaged(f"its metadata lack {', '.join(absent)}")
-    try:
-        config = from_dict(metadata["config"], str(place))
-    except ConfigError as error:
-        raise CheckpointError(f"{place} was written by another version of maskworld: {error}") from error
-    return _Record(config, metadata["contract"], metadata["validation_loss"], metadata["fingerprints"])
+        raise Damaged(_reason(error)) from error
+    return Record.from_json(metadata, place)
 
 
-def _check_contract(saved: dict[str, Any], wanted: ModelContract, where: Path) -> None:
-    wanted_values = dataclasses.asdict(wanted)
-    lines = [
-        f"  {name}: the checkpoint has {saved.get(name)!r}, this run has {wanted_values.get(name)!r}"
-        for name in dict.fromkeys([*wanted_values, *saved])
-        if saved.get(name) != wanted_values.get(name)
-    ]
-    if lines:
-        raise CheckpointError(
-            f"{where} belongs to another model contract:\n"
-            + "\n".join(lines)
-            + "\nGive the values it was trained with, or another --run folder for a new run."
-        )
-
-
-def _load(orbax: Any, step: int, abstract: dict[str, Any], record: _Record) -> dict[str, Any]:
+def _load(orbax: Any, step: int, abstract: dict[str, Any], record: Record) -> dict[str, Any]:
     try:
         parts = orbax.load_checkpointables(step, abstract)
     except Exception as error:
-        raise _Damaged(_reason(error)) from error
+        raise Damaged(_reason(error)) from error
     for name, expected in record.fingerprints.items():
         if name in parts and fingerprint(parts[name]) != expected:
-            raise _Damaged(f"the {name} read are not the {name} that were written")
+            raise Damaged(f"the {name} read are not the {name} that were written")
     return parts
 
 
@@ -358,31 +300,13 @@ def _abstract_params(orbax: Any, step: int, shardings: Any) -> Any:
     try:
         stored = orbax.checkpointables_metadata(step).metadata["params"]
     except Exception as error:
-        raise _Damaged(_reason(error)) from error
+        raise Damaged(_reason(error)) from error
     if shardings is None:
         first = SingleDeviceSharding(jax.devices()[0])
         shardings = jax.tree.map(lambda leaf: first, stored)
     return jax.tree.map(
         lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), stored, shardings
     )
-
-
-def _sweep_unfinished(folder: Path) -> list[int]:
-    """Remove what saves that never finished have left; returns their steps."""
-    steps = []
-    for path in folder.iterdir():
-        if match := _UNFINISHED.fullmatch(path.name):
-            steps.append(int(match.group(1)))
-            with writing(path):
-                shutil.rmtree(path)
-    return sorted(steps)
-
-
-def _set_aside(place: Path) -> None:
-    target = place.with_name(f"{place.name}.damaged")
-    with writing(target):
-        shutil.rmtree(target, ignore_errors=True)
-        place.rename(target)
 
 
 def _reason(error: BaseException) -> str:

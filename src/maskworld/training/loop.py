@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import itertools
+import json
 import math
 import os
 import time
@@ -25,6 +27,7 @@ from maskworld.config import Experiment, ModelContract
 from maskworld.configure import CONFIG_FILE, check_resumable, load_config, save_config, validate
 from maskworld.data.pipeline import batches, validation_batches
 from maskworld.data.prepare import Prepared, prepare
+from maskworld.data.rows import read_manifest
 from maskworld.errors import ConfigError, UserError
 from maskworld.models.transformer import Network
 from maskworld.parallel.mesh import batch_sharding, check_batch, make_mesh
@@ -106,7 +109,9 @@ def train(experiment: Experiment, run_folder: str | Path, progress: Progress | N
 
         with (
             MetricsWriter(run, enabled=is_first) as metrics,
-            Checkpoints(run, experiment, model_contract(experiment, prepared), tell=tell) as checkpoints,
+            Checkpoints(
+                run, experiment, model_contract(experiment, prepared), rows_digest(prepared), tell=tell
+            ) as checkpoints,
         ):
             if metrics.torn_line:
                 tell(f"the last line of {METRICS_FILE} was cut off when the run was stopped; removed it")
@@ -170,6 +175,12 @@ def model_contract(experiment: Experiment, prepared: Prepared) -> ModelContract:
         schedule=experiment.diffusion.schedule,
         tokenizer_hash=tokenizer.fingerprint,
     )
+
+
+def rows_digest(prepared: Prepared) -> str:
+    """Hex digest of the packed training rows: what batch i holds depends on nothing else but the shuffle."""
+    files = read_manifest(prepared.train_rows)["files"]
+    return hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()
 
 
 def _make_job(experiment: Experiment, run: Path, prepared: Prepared) -> _Job:
