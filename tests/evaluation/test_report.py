@@ -172,6 +172,18 @@ def test_a_run_without_a_state_changing_step_is_reported(tmp_path):
     assert "–" in page.text and "Other steps (1)" in page.text
 
 
+@pytest.mark.parametrize(
+    ("truth", "said"),
+    [
+        ("You open the drawer 1.", "the only system that is ever exactly right"),
+        ("You open the drawer 2.", "no better than the best baseline"),
+    ],
+)
+def test_the_comparison_says_who_is_ahead(tmp_path, truth, said):
+    run = write_run(tmp_path / "r", [prediction(truth=truth), prediction("x", "y", step=1)])
+    assert said in Page(write_report(run).read_text(encoding="utf-8")).text
+
+
 def test_after_a_resume_the_last_line_of_a_step_counts(tmp_path):
     run = read_run(write_run(tmp_path / "r", [], metrics=METRICS))
     assert run.series("train", "loss") == [(10.0, 4.0), (20.0, 1.5)]

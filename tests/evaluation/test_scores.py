@@ -11,6 +11,7 @@ from maskworld.evaluation.scores import (
     score,
     score_texts,
     table_text,
+    times,
     wilson_interval,
     write_scores,
 )
@@ -122,3 +123,8 @@ def test_groups_are_called_rooms_only_where_they_are():
     assert held_out_groups(scores) == "24 unseen rooms"
     assert held_out_groups({"groups": 1, "data": {"environments": ["alfworld", "tau"], "seen_groups": 1}}) == "1 group"
     assert held_out_groups({"groups": 2}) == "2 groups"
+
+
+def test_a_ratio_is_named_only_where_the_model_is_ahead():
+    assert times(0.69, 0.1) == "6.9 times" and times(0.9, 0.04) == "22 times"
+    assert times(0.1, 0.2) == times(0.0, 0.0) == times(0.5, 0.0) == times(None, 0.1) == ""

@@ -26,7 +26,7 @@ class Commit:
     confidence: float
     """Probability the denoiser gave this token when it was committed, in [0, 1]."""
     denoising_step: int
-    """Counted from 0 over the whole observation: the n-th forward that committed anything."""
+    """The forward that committed it, counted from 0 behind the prompt; those that only write the cache count too."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Prediction:
     changes_state: bool
     """What the engine's fact deltas say about the true step."""
     forwards: int
-    """Forward passes spent on this observation, those that only write the cache included."""
+    """Forward passes spent on this observation, those that only write the cache included, the prompt's not."""
     tokens: int
     """Tokens of the predicted observation up to and including its first <end>; what comes after is not counted."""
     finished: bool = True

@@ -136,7 +136,8 @@ def _transition(p: Prediction) -> str:
     right = exact_match(p.prediction, p.truth)
     verdict = '<span class="verdict right">right</span>' if right else '<span class="verdict wrong">wrong</span>'
     kind = "changes the state" if p.changes_state else "does not change the state"
-    where = f"{p.group or p.trajectory}, step {p.step + 1}, {kind}; {p.tokens} tokens in {p.forwards} forwards"
+    cost = f"{_count(p.tokens, 'token')} in {_count(p.forwards, 'forward')}"
+    where = f"{p.group or p.trajectory}, step {p.step + 1}, {kind}; {cost}"
     state = ""
     if p.initial_state:
         cut = "…" if len(p.initial_state) >= INITIAL_STATE_CHARACTERS else ""
@@ -153,6 +154,10 @@ def _transition(p: Prediction) -> str:
     )
 
 
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def _history_line(line: str) -> str:
     return f'<span class="act">{escape(line)}</span>' if line.startswith("> ") else escape(line)
 
@@ -166,7 +171,7 @@ def _denoising(run: RunRecord) -> str:
     verdict = "right" if right else f"wrong, the truth is “{escape(example.truth)}”"
     where = escape(f"{example.group or example.trajectory}, step {example.step + 1}")
     writes = example.forwards - len(example.trace)
-    cost = f"{example.tokens} tokens, the first end included, took {example.forwards} forwards"
+    cost = f"{_count(example.tokens, 'token')}, the first end included, took {_count(example.forwards, 'forward')}"
     if writes > 0:
         cost += f", {writes} of which only wrote finished blocks into the cache"
     caption = (

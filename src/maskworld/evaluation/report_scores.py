@@ -31,8 +31,7 @@ def _headline_numbers(scores: Scores) -> list[tuple[str, str, str, str]]:
     for part, what in ((STATE_CHANGING, "exact match, state-changing steps"), (ALL, "exact match, all steps")):
         cell, best = scores["systems"][MODEL][part], best_baseline(scores["systems"], part)
         theirs = scores["systems"][best][part]["exact_match"]
-        ratio = f", {times(cell['exact_match'] / theirs)}" if theirs and cell["exact_match"] is not None else ""
-        beside = f"best baseline {share(theirs)}{ratio}"
+        beside = ", ".join(filter(None, (f"best baseline {share(theirs)}", times(cell["exact_match"], theirs))))
         numbers.append((share(cell["exact_match"]), what, f"95 % interval {interval(cell)}", beside))
     cost = scores["generation"]
     if cost["tokens_per_forward"] is not None:
@@ -90,12 +89,17 @@ def score_section(scores: Scores) -> str:
 
 
 def _ratio_sentence(scores: Scores) -> str:
-    if scores["ratio"] is None:
+    best = scores["best_baseline"]
+    ours, theirs = (scores["systems"][name][STATE_CHANGING]["exact_match"] for name in (MODEL, best))
+    if ours is None:
         return ""
-    return (
-        f"<p>On steps that change the state the model is exactly right {times(scores['ratio'])} as often as the best "
-        f"baseline ({escape(scores['best_baseline'])}).</p>"
-    )
+    if ratio := times(ours, theirs):
+        how = f"exactly right {ratio} as often as the best baseline ({best})"
+    elif ours > theirs:
+        how = "the only system that is ever exactly right"
+    else:
+        how = f"no better than the best baseline ({best})"
+    return f"<p>On steps that change the state the model is {escape(how)}.</p>"
 
 
 def _table(count_heading: str, rows: list[str]) -> str:

@@ -137,7 +137,10 @@ def best_baseline(systems: Mapping[str, Any], part: str) -> str:
 
 
 def generation_counts(predictions: Sequence[Prediction]) -> dict[str, Any]:
-    """Cost of the observations: forwards (cache writes included), tokens up to the first <end>, and their ratios."""
+    """Cost of the observations.
+
+    Forwards count cache writes and not the prompt's; tokens count up to and including the first <end>.
+    """
     forwards, tokens = sum(p.forwards for p in predictions), sum(p.tokens for p in predictions)
     return {
         "observations": len(predictions),
@@ -159,8 +162,11 @@ def share(value: float | None, digits: int = 3) -> str:
     return "–" if value is None else f"{value:.{digits}f}"
 
 
-def times(ratio: float) -> str:
-    """A ratio for the eye: `6.9 times`, `23 times`."""
+def times(ours: float | None, theirs: float | None) -> str:
+    """How often `ours` holds `theirs`, for the eye: `6.9 times`, `23 times`; empty unless it is more than once."""
+    if not ours or not theirs or ours <= theirs:
+        return ""
+    ratio = ours / theirs
     return f"{ratio:.2g} times" if ratio < 10 else f"{ratio:,.0f} times"
 
 
