@@ -6,14 +6,14 @@ single fields (`--training.steps 100`). The resolved value is saved as `config.j
 
 from __future__ import annotations
 
-import dataclasses
-import difflib
-import json
 import typing
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
-from maskworld.errors import ConfigError
+ContextPart = Literal[
+    "initial_state", "task_context", "tool_schemas", "domain_rules", "directives", "initial_observation"
+]
+CONTEXT_PARTS: tuple[ContextPart, ...] = typing.get_args(ContextPart)
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,8 @@ class DataConfig:
     target_blocks: int = 0
     """K, most target blocks in a row; 0 chooses the K with which training computes the fewest positions (a row costs
     L clean and noisy_copies * K * S noisy ones), from a sample of the train split. Every row gets this K."""
+    context: tuple[ContextPart, ...] = CONTEXT_PARTS
+    """Parts of the state rendered in front of the steps, in order; a constant part costs tokens and says little."""
     shuffle_seed: int = 0
     """Seed of the global shuffle; the order depends on nothing else."""
     workers: int = 0

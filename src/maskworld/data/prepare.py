@@ -15,7 +15,7 @@ import json
 import os
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -146,11 +146,12 @@ def _inputs(data: DataConfig) -> dict[str, list[dict[str, str]]]:
     return {kind: [{"file": path.name, "sha256": sha256(path)} for path in paths] for kind, paths in files.items()}
 
 
-def _settings(data: DataConfig, diffusion: DiffusionConfig) -> dict[str, int]:
+def _settings(data: DataConfig, diffusion: DiffusionConfig) -> dict[str, Any]:
     settings = {
         "row_length": data.row_length,
         "target_blocks": data.target_blocks,
         "block_length": diffusion.block_length,
+        "context": list(data.context),
     }
     if not data.tokenizer:
         settings["vocabulary_size"] = data.vocabulary_size
@@ -202,7 +203,7 @@ def _build(
         tokenizer = load_tokenizer(data.tokenizer)
     else:
         say(f"data: training a tokenizer of up to {data.vocabulary_size} pieces on the train split")
-        tokenizer = SentencePieceTokenizer.train(_texts(_good(files["train"])), data.vocabulary_size)
+        tokenizer = SentencePieceTokenizer.train(_texts(_good(files["train"]), data.context), data.vocabulary_size)
     tokenizer.save(folder / "tokenizer")
     (folder / REJECTED_FILE).touch()
     shape = RowShape(
@@ -214,6 +215,7 @@ def _build(
     common = {
         "vocabulary_size": tokenizer.vocabulary_size,
         "tokenizer_hash": tokenizer.fingerprint,
+        "context": list(data.context),
         **{f"{name}_id": getattr(tokenizer, f"{name}_id") for name in CONTROLS if name != "pad"},
     }
     splits = {
@@ -241,7 +243,7 @@ def _build_split(
     report, rejected = ReadReport(), _Rejected(folder / REJECTED_FILE, split)
     writer = RowWriter(folder / split, shape)
     trajectories = read_trajectories(paths, rejected.path, report)
-    documents = _documents(trajectories, tokenizer, shape, rejected)
+    documents = _documents(trajectories, tokenizer, shape, rejected, details["context"])
     for row in pack_documents(documents, shape.row_length, shape.target_blocks):
         writer.write(row)
     facts = {
@@ -258,11 +260,15 @@ def _build_split(
 
 
 def _documents(
-    trajectories: Iterable[Trajectory], tokenizer: Tokenizer, shape: RowShape, rejected: _Rejected
+    trajectories: Iterable[Trajectory],
+    tokenizer: Tokenizer,
+    shape: RowShape,
+    rejected: _Rejected,
+    context: Sequence[str],
 ) -> Iterator[Document]:
     for trajectory in trajectories:
         documents, unfit = render_windows(
-            trajectory, tokenizer, shape.block_length, shape.row_length, shape.target_blocks
+            trajectory, tokenizer, shape.block_length, shape.row_length, shape.target_blocks, context
         )
         for item in unfit:
             rejected.add(trajectory.id, item.step, item.reason, item.detail)
@@ -288,7 +294,9 @@ def _chosen_target_blocks(
 ) -> int:
     sizes = []
     for trajectory in itertools.islice(_good(paths), _SAMPLE):
-        documents, _ = render_windows(trajectory, tokenizer, diffusion.block_length, data.row_length)
+        documents, _ = render_windows(
+            trajectory, tokenizer, diffusion.block_length, data.row_length, context=data.context
+        )
         sizes += [size_of(document) for document in documents]
     return choose_target_blocks(sizes, data.row_length // diffusion.block_length, diffusion.noisy_copies)
 
@@ -298,9 +306,9 @@ def _good(paths: list[Path]) -> Iterator[Trajectory]:
     return read_trajectories(paths, Path(os.devnull))
 
 
-def _texts(trajectories: Iterable[Trajectory]) -> Iterator[str]:
+def _texts(trajectories: Iterable[Trajectory], context: Sequence[str]) -> Iterator[str]:
     for trajectory in trajectories:
-        yield from context_parts(trajectory)
+        yield from context_parts(trajectory, context)
         for step in trajectory.steps:
             yield step.action
             yield step.observation

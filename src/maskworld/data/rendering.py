@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from jaxtyping import Bool, Int32
 
+from maskworld.config import CONTEXT_PARTS
 from maskworld.data.schema import Step, Trajectory
 from maskworld.data.tokenizer import Tokenizer
 from maskworld.errors import DataError
@@ -86,22 +87,18 @@ class _Turn:
         return len(self.tokens) // block_length - self.observation_start // block_length
 
 
-def context_parts(trajectory: Trajectory) -> tuple[str, ...]:
-    """The texts that precede the first step, in order; empty ones are left out."""
-    parts = (
-        trajectory.initial_state,
-        trajectory.task_context,
-        "\n".join(trajectory.tool_schemas),
-        "\n".join(trajectory.domain_rules),
-        "\n".join(trajectory.directives),
-        trajectory.initial_observation,
-    )
-    return tuple(part for part in parts if part)
+def context_parts(trajectory: Trajectory, context: Sequence[str] = CONTEXT_PARTS) -> tuple[str, ...]:
+    """The texts that precede the first step, in the order of `context` (field names); empty ones are left out."""
+    values = (getattr(trajectory, name) for name in context)
+    texts = (value if isinstance(value, str) else "\n".join(value) for value in values)
+    return tuple(text for text in texts if text)
 
 
-def render(trajectory: Trajectory, tokenizer: Tokenizer, block_length: int) -> Document:
+def render(
+    trajectory: Trajectory, tokenizer: Tokenizer, block_length: int, context: Sequence[str] = CONTEXT_PARTS
+) -> Document:
     """The whole trajectory as one document of any length; every step is a target."""
-    head = _Head(trajectory, tokenizer, block_length)
+    head = _Head(trajectory, tokenizer, block_length, context)
     return _document(trajectory.id, head(0), _turns(trajectory, tokenizer, block_length), 0, block_length)
 
 
@@ -111,6 +108,7 @@ def render_windows(
     block_length: int,
     longest: int,
     most_target_blocks: int | None = None,
+    context: Sequence[str] = CONTEXT_PARTS,
 ) -> tuple[list[Document], list[Unfit]]:
     """The trajectory as documents of at most `longest` tokens and `most_target_blocks` target blocks each.
 
@@ -118,7 +116,7 @@ def render_windows(
     history, takes as many new turns as fit, and lends what is left to older history. A step that fits beside the
     context in no way is returned as `Unfit` and is in no document; the steps around it are.
     """
-    head, turns = _Head(trajectory, tokenizer, block_length), _turns(trajectory, tokenizer, block_length)
+    head, turns = _Head(trajectory, tokenizer, block_length, context), _turns(trajectory, tokenizer, block_length)
     blocks = longest // block_length if most_target_blocks is None else most_target_blocks
     documents: list[Document] = []
     unfit: list[Unfit] = []
@@ -136,7 +134,12 @@ def render_windows(
 
 
 def render_prompt(
-    trajectory: Trajectory, step: int, tokenizer: Tokenizer, block_length: int, longest: int | None = None
+    trajectory: Trajectory,
+    step: int,
+    tokenizer: Tokenizer,
+    block_length: int,
+    longest: int | None = None,
+    context: Sequence[str] = CONTEXT_PARTS,
 ) -> Int32[np.ndarray, " n"]:
     """Tokens up to and including the <observation> of `step`: what the model sees before it predicts.
 
@@ -150,7 +153,7 @@ def render_prompt(
     if not 0 <= step < len(trajectory.steps):
         raise DataError(f"trajectory {trajectory.id}: no step {step}; it has {len(trajectory.steps)}")
     seen = replace(trajectory, steps=(*trajectory.steps[:step], replace(trajectory.steps[step], observation="")))
-    head, turns = _Head(seen, tokenizer, block_length), _turns(seen, tokenizer, block_length)
+    head, turns = _Head(seen, tokenizer, block_length, context), _turns(seen, tokenizer, block_length)
     asked = turns[step].tokens[: turns[step].observation_start]
     size = len(asked) + sum(len(turn.tokens) for turn in turns[:step])
     first = 0
@@ -169,10 +172,10 @@ def render_prompt(
 class _Head:
     """The tokens before the first turn of a document: the context and, where turns are left out, how many."""
 
-    def __init__(self, trajectory: Trajectory, tokenizer: Tokenizer, block_length: int):
+    def __init__(self, trajectory: Trajectory, tokenizer: Tokenizer, block_length: int, context: Sequence[str]):
         self._tokenizer, self._block_length = tokenizer, block_length
         self._context: list[int] = []
-        for part in context_parts(trajectory):
+        for part in context_parts(trajectory, context):
             self._context += [tokenizer.section_id, *tokenizer.encode(part)]
         self._known: dict[int, list[int]] = {}
 

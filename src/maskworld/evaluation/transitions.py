@@ -9,6 +9,7 @@ from typing import Protocol
 import numpy as np
 from jaxtyping import Float32, Int32
 
+from maskworld.config import CONTEXT_PARTS
 from maskworld.data.rendering import render_prompt
 from maskworld.data.schema import Trajectory
 from maskworld.data.tokenizer import Tokenizer, valid_text
@@ -38,7 +39,7 @@ class Generation:
 
     tokens: Int32[np.ndarray, " n"]
     forwards: int
-    """Forward passes spent on this row, cache writes included."""
+    """Forward passes spent on this row, cache writes included, the prompt's not."""
     denoising_steps: Int32[np.ndarray, " n"]
     """For each token the forward that committed it, counted from 0 over the whole row."""
     confidences: Float32[np.ndarray, " n"]
@@ -81,7 +82,11 @@ def choose_transitions(
 
 
 def render_prompts(
-    transitions: Sequence[Transition], tokenizer: Tokenizer, block_length: int, longest: int
+    transitions: Sequence[Transition],
+    tokenizer: Tokenizer,
+    block_length: int,
+    longest: int,
+    context: Sequence[str] = CONTEXT_PARTS,
 ) -> tuple[list[tuple[Transition, Int32[np.ndarray, " p"]]], list[str]]:
     """The prompt of each transition, p <= `longest`, in the form of training; and why some have none.
 
@@ -91,7 +96,7 @@ def render_prompts(
     rendered, reasons = [], []
     for transition in transitions:
         try:
-            prompt = render_prompt(transition.trajectory, transition.step, tokenizer, block_length, longest)
+            prompt = render_prompt(transition.trajectory, transition.step, tokenizer, block_length, longest, context)
         except DataError as error:
             reasons.append(str(error))
         else:

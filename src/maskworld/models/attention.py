@@ -13,6 +13,7 @@ from typing import Literal
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Bool, Float, Int
 
 from maskworld.models.range_attention import chunked_range_attention
@@ -39,8 +40,24 @@ def range_attention(
     """
     if implementation == "auto":
         implementation = "chunked" if query.shape[1] >= 256 and key.shape[1] >= 256 else "reference"
-    attend = chunked_range_attention if implementation == "chunked" else _dense_range_attention
-    return attend(query, key, value, key_start, key_end)
+    if implementation == "reference":
+        return _dense_range_attention(query, key, value, key_start, key_end)
+    return _on_each_device(chunked_range_attention, key.shape[2])(query, key, value, key_start, key_end)
+
+
+def _on_each_device(attend, kv_heads: int):
+    """`attend` on every device's own rows and heads, under the mesh of the context if there is one.
+
+    The tiles' loop bounds depend on the data: without this the partitioner would have to run all rows everywhere.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty or mesh.size == 1:
+        return attend
+    heads = "tensor" if kv_heads % mesh.shape["tensor"] == 0 else None
+    rows = ("data", "fsdp")
+    by_head, by_row = P(rows, None, heads, None), P(rows, None)
+    specs = (by_head, by_head, by_head, by_row, by_row)
+    return jax.shard_map(attend, mesh=mesh, in_specs=specs, out_specs=(by_head, P(rows, None, heads)), check_vma=False)
 
 
 def _dense_range_attention(query, key, value, key_start, key_end):

@@ -1,20 +1,19 @@
 """Range attention in tiles: online softmax forwards, recomputation backwards, unseen tiles never visited.
 
 The scheme of FlashAttention-2 (arXiv 2307.08691, algorithms 1 and 2) written in plain XLA, for queries whose visible
-keys are a range [key_start, key_end). The loop bounds of a query tile come from the ranges of its queries (over the
-whole batch), so causal, packed and cached layouts skip what they do not see without a compile-time mask.
+keys are a range [key_start, key_end). The loop bounds of a query tile come from the ranges of its own queries, so
+causal, packed and cached layouts skip what they do not see without a compile-time mask. Rows are taken one after
+another: a tile's scores then stay in a core's cache, and a row's bounds are not widened by its neighbours'.
 """
 
 from __future__ import annotations
-
-from functools import partial
 
 import jax
 import jax.numpy as jnp
 
 EMPTY = -1e30
-QUERY_TILE = 128
-KEY_TILE = 128
+QUERY_TILE = 64
+KEY_TILE = 64
 
 
 @jax.custom_vjp
@@ -23,91 +22,91 @@ def chunked_range_attention(query, key, value, key_start, key_end):
     return _forward(query, key, value, key_start, key_end)[0]
 
 
-def _fill(x, multiple, value=0):
+def _fill(x, multiple):
     missing = -x.shape[1] % multiple
-    return jnp.pad(x, ((0, 0), (0, missing)) + ((0, 0),) * (x.ndim - 2), constant_values=value) if missing else x
+    return jnp.pad(x, ((0, 0), (0, missing)) + ((0, 0),) * (x.ndim - 2)) if missing else x
 
 
 def _group(query, groups):
-    """[B, N, H, E] -> [tiles, B, G, R * tile, E]: the R query heads of a key head stand below each other."""
+    """[B, N, H, E] -> [B, tiles, G, R * tile, E]: the R query heads of a key head stand below each other."""
+    query = _fill(query, QUERY_TILE)
     rows, length, heads, size = query.shape
     x = query.reshape(rows, length // QUERY_TILE, QUERY_TILE, groups, heads // groups, size)
-    return x.transpose(1, 0, 3, 4, 2, 5).reshape(length // QUERY_TILE, rows, groups, -1, size)
+    return x.transpose(0, 1, 3, 4, 2, 5).reshape(rows, length // QUERY_TILE, groups, -1, size)
 
 
-def _ungroup(x, heads):
+def _ungroup(x, heads, length):
     """Inverse of `_group`, back to [B, N, H, E]."""
-    tiles, rows, groups, _, size = x.shape
-    x = x.reshape(tiles, rows, groups, heads // groups, QUERY_TILE, size)
-    return x.transpose(1, 0, 4, 2, 3, 5).reshape(rows, tiles * QUERY_TILE, heads, size)
+    rows, tiles, groups, _, size = x.shape
+    x = x.reshape(rows, tiles, groups, heads // groups, QUERY_TILE, size)
+    return x.transpose(0, 1, 4, 2, 3, 5).reshape(rows, tiles * QUERY_TILE, heads, size)[:, :length]
 
 
 def _ranges(key_start, key_end, repeats):
-    """Ranges per query row of `_group`, and the first and last key tile that any query of a query tile sees."""
-    empty = key_end <= key_start
-    start = jnp.where(empty, jnp.iinfo(jnp.int32).max, key_start)
-    end = jnp.where(empty, 0, key_end)
-    rows, length = key_start.shape
-    tiled = (rows, length // QUERY_TILE, QUERY_TILE)
-    first = start.reshape(tiled).min(axis=(0, 2)) // KEY_TILE
-    last = -(-end.reshape(tiled).max(axis=(0, 2)) // KEY_TILE)
-
-    def per_row(x):
-        x = x.reshape(tiled).transpose(1, 0, 2)
-        return jnp.tile(x, (1, 1, repeats))[:, :, None, :]
-
-    return per_row(key_start), per_row(key_end), jnp.minimum(first, last), last
+    """Per tile: ranges of its R * tile query rows, and the first and last key tile that any of them sees."""
+    key_start, key_end = _fill(key_start, QUERY_TILE), _fill(key_end, QUERY_TILE)
+    tiled = (key_start.shape[0], -1, QUERY_TILE)
+    start, end = key_start.reshape(tiled), key_end.reshape(tiled)
+    empty = end <= start
+    first = jnp.where(empty, jnp.iinfo(jnp.int32).max, start).min(axis=-1) // KEY_TILE
+    last = -(-jnp.where(empty, 0, end).max(axis=-1) // KEY_TILE)
+    return jnp.tile(start, (1, 1, repeats)), jnp.tile(end, (1, 1, repeats)), jnp.minimum(first, last), last
 
 
-def _tile_scores(query, key, j, start, end):
-    scores = jnp.einsum("bgqe,bgke->bgqk", query, key, preferred_element_type=jnp.float32)
+def _scores(query, key_tile, j, start, end):
+    """Scores [G, R * tile, KEY_TILE] of scaled queries, EMPTY where the key is not seen."""
+    scores = jnp.einsum("gqe,gke->gqk", query, key_tile, preferred_element_type=jnp.float32)
     index = j * KEY_TILE + jnp.arange(KEY_TILE)
-    visible = (index >= start[..., None]) & (index < end[..., None])
-    return jnp.where(visible, scores * query.shape[-1] ** -0.5, EMPTY)
+    visible = (index >= start[:, None]) & (index < end[:, None])
+    return jnp.where(visible, scores, EMPTY)
 
 
-def _key_tile(x, j):
-    return jax.lax.dynamic_slice_in_dim(x, j * KEY_TILE, KEY_TILE, axis=2)
+def _tile_of(x, j):
+    return jax.lax.dynamic_slice_in_dim(x, j * KEY_TILE, KEY_TILE, axis=1)
 
 
-def _tiled_inputs(query, key, value, key_start, key_end):
+def _prepare(query, key, value, key_start, key_end):
     groups, repeats = key.shape[2], query.shape[2] // key.shape[2]
-    tiles = _group(_fill(query, QUERY_TILE), groups)
-    key, value = (_fill(x, KEY_TILE).transpose(0, 2, 1, 3) for x in (key, value))
-    ranges = _ranges(_fill(key_start, QUERY_TILE), _fill(key_end, QUERY_TILE), repeats)
-    return tiles, key, value, ranges
+    tiles = _group(query * query.shape[-1] ** -0.5, groups)
+    keys, values = (_fill(x, KEY_TILE).transpose(0, 2, 1, 3) for x in (key, value))
+    return tiles, keys, values, _ranges(key_start, key_end, repeats)
 
 
 def _forward(query, key, value, key_start, key_end):
     length, heads = query.shape[1:3]
-    tiles, keys, values, ranges = _tiled_inputs(query, key, value, key_start, key_end)
+    tiles, keys, values, ranges = _prepare(query, key, value, key_start, key_end)
 
-    def one_tile(args):
-        q, start, end, first, last = args
+    def one_row(row):
+        row_tiles, row_keys, row_values, *row_ranges = row
 
-        def visit(j, carry):
-            out, top, total = carry
-            scores = _tile_scores(q, _key_tile(keys, j), j, start, end)
-            new_top = jnp.maximum(top, scores.max(axis=-1))
-            # Scores below EMPTY / 2 are masked; a row that has seen no key yet must not count them.
-            weights = jnp.where(scores > EMPTY / 2, jnp.exp(scores - new_top[..., None]), 0.0)
-            rescale = jnp.exp(top - new_top)
-            mixed = jnp.einsum(
-                "bgqk,bgke->bgqe",
-                weights.astype(values.dtype),
-                _key_tile(values, j),
-                preferred_element_type=jnp.float32,
-            )
-            return out * rescale[..., None] + mixed, new_top, total * rescale + weights.sum(axis=-1)
+        def one_tile(tile):
+            q, start, end, first, last = tile
 
-        shape = q.shape[:-1]
-        carry = (jnp.zeros(q.shape, jnp.float32), jnp.full(shape, EMPTY), jnp.zeros(shape))
-        out, top, total = jax.lax.fori_loop(first, last, visit, carry)
-        safe = jnp.where(total > 0, total, 1.0)
-        return (out / safe[..., None]).astype(value.dtype), jnp.where(total > 0, top + jnp.log(safe), EMPTY)
+            def visit(j, carry):
+                out, top, total = carry
+                scores = _scores(q, _tile_of(row_keys, j), j, start, end)
+                new_top = jnp.maximum(top, scores.max(axis=-1))
+                weights = jnp.exp(scores - new_top[..., None])
+                rescale = jnp.exp(top - new_top)
+                mixed = jnp.einsum(
+                    "gqk,gke->gqe",
+                    weights.astype(value.dtype),
+                    _tile_of(row_values, j),
+                    preferred_element_type=jnp.float32,
+                )
+                return out * rescale[..., None] + mixed, new_top, total * rescale + weights.sum(axis=-1)
 
-    out, log_sum = jax.lax.map(one_tile, (tiles, *ranges))
-    result = _ungroup(out, heads)[:, :length], _ungroup(log_sum[..., None], heads)[:, :length, :, 0]
+            shape = q.shape[:-1]
+            # The running maximum starts far above EMPTY: scores of unseen keys then give exp(-huge) = 0 from the start.
+            carry = (jnp.zeros(q.shape, jnp.float32), jnp.full(shape, EMPTY / 2), jnp.zeros(shape))
+            out, top, total = jax.lax.fori_loop(first, last, visit, carry)
+            safe = jnp.where(total > 0, total, 1.0)
+            return (out / safe[..., None]).astype(value.dtype), jnp.where(total > 0, top + jnp.log(safe), EMPTY)
+
+        return jax.lax.map(one_tile, (row_tiles, *row_ranges))
+
+    out, log_sum = jax.lax.map(one_row, (tiles, keys, values, *ranges))
+    result = _ungroup(out, heads, length), _ungroup(log_sum[..., None], heads, length)[..., 0]
     return result, (query, key, value, key_start, key_end, *result)
 
 
@@ -115,44 +114,47 @@ def _backward(residuals, cotangents):
     query, key, value, key_start, key_end, out, log_sum = residuals
     d_out, d_log_sum = cotangents
     length, heads = query.shape[1:3]
-    groups = key.shape[2]
-    tiles, keys, values, ranges = _tiled_inputs(query, key, value, key_start, key_end)
+    groups, scale = key.shape[2], query.shape[-1] ** -0.5
+    tiles, keys, values, ranges = _prepare(query, key, value, key_start, key_end)
     # d scores = weights * (d weights - sum(d out * out) + d log_sum)
     shift = d_log_sum - (d_out.astype(jnp.float32) * out).sum(axis=-1)
-    tile_of = partial(_group, groups=groups)
-    d_out_tiles = tile_of(_fill(d_out.astype(value.dtype), QUERY_TILE))
-    log_tiles, shift_tiles = (tile_of(_fill(x, QUERY_TILE)[..., None])[..., 0] for x in (log_sum, shift))
-    scale = query.shape[-1] ** -0.5
+    d_out_tiles = _group(d_out.astype(value.dtype), groups)
+    shift_tiles = _group(shift[..., None], groups)[..., 0]
+    log_tiles = _group(jnp.where(log_sum > EMPTY / 2, log_sum, 0.0)[..., None], groups)[..., 0]
 
-    def one_tile(carry, args):
-        q, d_o, log, moved, start, end, first, last = args
+    def one_row(row):
+        row_tiles, row_d_out, row_log, row_shift, row_keys, row_values, *row_ranges = row
 
-        def visit(j, inner):
-            d_q, d_keys, d_values = inner
-            k, v = _key_tile(keys, j), _key_tile(values, j)
-            scores = _tile_scores(q, k, j, start, end)
-            weights = jnp.where(scores > EMPTY / 2, jnp.exp(scores - log[..., None]), 0.0)
-            d_weights = jnp.einsum("bgqe,bgke->bgqk", d_o, v, preferred_element_type=jnp.float32)
-            d_scores = (weights * (d_weights + moved[..., None]) * scale).astype(q.dtype)
-            d_q += jnp.einsum("bgqk,bgke->bgqe", d_scores, k, preferred_element_type=jnp.float32)
-            d_k = jnp.einsum("bgqk,bgqe->bgke", d_scores, q, preferred_element_type=jnp.float32)
-            d_v = jnp.einsum("bgqk,bgqe->bgke", weights.astype(d_o.dtype), d_o, preferred_element_type=jnp.float32)
-            return d_q, _add_tile(d_keys, d_k, j), _add_tile(d_values, d_v, j)
+        def one_tile(carry, tile):
+            q, d_o, log, moved, start, end, first, last = tile
 
-        d_q, d_keys, d_values = jax.lax.fori_loop(first, last, visit, (jnp.zeros(q.shape, jnp.float32), *carry))
-        return (d_keys, d_values), d_q.astype(query.dtype)
+            def visit(j, inner):
+                d_q, d_keys, d_values = inner
+                k, v = _tile_of(row_keys, j), _tile_of(row_values, j)
+                weights = jnp.exp(_scores(q, k, j, start, end) - log[..., None])
+                d_weights = jnp.einsum("gqe,gke->gqk", d_o, v, preferred_element_type=jnp.float32)
+                d_scores = (weights * (d_weights + moved[..., None])).astype(q.dtype)
+                d_q += jnp.einsum("gqk,gke->gqe", d_scores, k, preferred_element_type=jnp.float32)
+                d_k = jnp.einsum("gqk,gqe->gke", d_scores, q, preferred_element_type=jnp.float32)
+                d_v = jnp.einsum("gqk,gqe->gke", weights.astype(d_o.dtype), d_o, preferred_element_type=jnp.float32)
+                return d_q, _add_tile(d_keys, d_k, j), _add_tile(d_values, d_v, j)
 
-    zeros = jnp.zeros(keys.shape, jnp.float32)
-    (d_keys, d_values), d_query = jax.lax.scan(
-        one_tile, (zeros, zeros), (tiles, d_out_tiles, log_tiles, shift_tiles, *ranges)
-    )
+            d_q, *carry = jax.lax.fori_loop(first, last, visit, (jnp.zeros(q.shape, jnp.float32), *carry))
+            return tuple(carry), (d_q * scale).astype(query.dtype)
+
+        zeros = jnp.zeros(row_keys.shape, jnp.float32)
+        tiles = (row_tiles, row_d_out, row_log, row_shift, *row_ranges)
+        (d_keys, d_values), d_query = jax.lax.scan(one_tile, (zeros, zeros), tiles)
+        return d_query, d_keys, d_values
+
+    rows = (tiles, d_out_tiles, log_tiles, shift_tiles, keys, values, *ranges)
+    d_query, d_keys, d_values = jax.lax.map(one_row, rows)
     d_key, d_value = (x.transpose(0, 2, 1, 3)[:, : key.shape[1]] for x in (d_keys, d_values))
-    return _ungroup(d_query, heads)[:, :length], d_key.astype(key.dtype), d_value.astype(value.dtype), None, None
+    return _ungroup(d_query, heads, length), d_key.astype(key.dtype), d_value.astype(value.dtype), None, None
 
 
 def _add_tile(x, update, j):
-    current = _key_tile(x, j)
-    return jax.lax.dynamic_update_slice_in_dim(x, current + update, j * KEY_TILE, axis=2)
+    return jax.lax.dynamic_update_slice_in_dim(x, _tile_of(x, j) + update, j * KEY_TILE, axis=1)
 
 
 chunked_range_attention.defvjp(_forward, _backward)

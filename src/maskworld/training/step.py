@@ -82,7 +82,8 @@ def make_train_step(
     microbatches = experiment.training.gradient_accumulation
 
     def microbatch_loss(params, batch, key):
-        sums = diffusion_loss(network, params, batch, key, mask_id, config)
+        with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+            sums = diffusion_loss(network, params, batch, key, mask_id, config)
         return sums.loss.weighted, sums
 
     def accumulated(params, batch, key):
@@ -127,7 +128,8 @@ def make_validation_step(experiment: Experiment, network: Network, mesh: jax.sha
 
     def validate(params, batch, index):
         key = jax.random.fold_in(jax.random.key(experiment.training.seed + 1), index)
-        return diffusion_loss(network, params, batch, key, mask_id, experiment.diffusion)
+        with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+            return diffusion_loss(network, params, batch, key, mask_id, experiment.diffusion)
 
     params = parameter_shardings(mesh, network.abstract_params(), network.logical_axes())
     return jax.jit(
