@@ -125,6 +125,9 @@ class MeshConfig:
     fsdp: int = 1
     tensor: int = 1
     expert: int = 1
+    cpu_devices: int = 0
+    """Devices that a machine without accelerator is split into, one core each (data parallelism is the only kind that
+    keeps small matrices busy there); 0 takes as many of its cores as divide a microbatch."""
 
 
 @dataclass(frozen=True)

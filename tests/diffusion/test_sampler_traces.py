@@ -71,7 +71,7 @@ def spread(settings):
     return [pytest.param(s, marks=() if i % 3 == 0 or s[5] else pytest.mark.slow) for i, s in enumerate(settings)]
 
 
-@pytest.mark.parametrize("setting", spread(GROUPS), ids=lambda s: f"b{s[0]}-s{s[1]}-{s[2]}-{s[3]}-{'stop' if s[5] else ''}")
+@pytest.mark.parametrize("setting", spread(GROUPS), ids=lambda s: "-".join(map(str, s[:4])) + "-stop" * bool(s[5]))
 def test_every_step_equals_the_reference_with_all_prompts_in_one_batch(model, setting):
     cases = GROUPS[setting]
     prompts = [TRACES[f"prompt{case['prompt']}"] for case in cases]

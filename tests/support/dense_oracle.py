@@ -28,12 +28,12 @@ def doubled_mask(document_ids: np.ndarray, positions: np.ndarray, block_length: 
 
 def forward(model, tokens, positions, mask):
     """Hidden states after the last layer, before the final norm."""
-    x = model.embed(tokens)
+    x, turn = model.embed(tokens), model.rotation(positions)
     for index in range(model.config.layers):
         layer = model.layer(index)
         normal = layer.normalize(x)
-        key_value = layer.attention.project_key_value(normal, positions)
-        query = layer.attention.project_query(normal, positions)
+        key_value = layer.attention.project_key_value(normal, turn)
+        query = layer.attention.project_query(normal, turn)
         out, _ = masked_attention(query, *key_value, mask)
         x = layer.finish(x, out)
     return x

@@ -11,7 +11,7 @@ from maskworld.models.two_stream import clean_hidden, clean_layout
 
 
 def prefill(
-    model: Transformer, prompts: Int[Array, "B P"], lengths: Int[Array, "B"], block_length: int, capacity: int
+    model: Transformer, prompts: Int[Array, "B P"], lengths: Int[Array, B], block_length: int, capacity: int
 ) -> KeyValue:
     """The cache of each prompt's whole blocks, [layers, B, capacity, G, E]; what lies behind them is never read.
 
@@ -27,7 +27,7 @@ def prefill(
 
 
 def decode_block(
-    model: Transformer, cache: KeyValue, tokens: Int[Array, "B S"], start: Int[Array, "B"]
+    model: Transformer, cache: KeyValue, tokens: Int[Array, "B S"], start: Int[Array, B]
 ) -> tuple[Float[Array, "B S V"], KeyValue]:
     """Logits of one block per row at positions start .. start + S - 1, and the cache with the block written there.
 
@@ -37,14 +37,15 @@ def decode_block(
     """
     rows, block_length = tokens.shape
     positions = start[:, None] + jnp.arange(block_length)
+    turn = model.rotation(positions)
     nothing = jnp.zeros_like(positions)
     everything = jnp.ones((rows, block_length, block_length), bool)
     seen_to = jnp.broadcast_to(start[:, None], positions.shape)
 
     def step(layer, x, past):
         normal = layer.normalize(x)
-        own = layer.attention.project_key_value(normal, positions)
-        query = layer.attention.project_query(normal, positions)
+        own = layer.attention.project_key_value(normal, turn)
+        query = layer.attention.project_query(normal, turn)
         before = range_attention(query, *past, nothing, seen_to, model.config.attention)
         inside = masked_attention(query, *own, everything)
         return layer.finish(x, merge(*before, *inside)), own

@@ -53,15 +53,25 @@ def rms_norm(x: Float[Array, "*batch D"], weight: Float[Array, " D"], epsilon: f
     return (wide * scale * weight).astype(x.dtype)
 
 
-def rotary(x: Float[Array, "B N heads E"], positions: Int[Array, "B N"], theta: float) -> Float[Array, "B N heads E"]:
-    """Rotary positions on half-split pairs (i, i + E/2), angles in float32 (arXiv 2104.09864, Llama's layout)."""
-    half = x.shape[-1] // 2
-    frequency = theta ** (-jnp.arange(half, dtype=jnp.float32) / half)
-    angle = positions[..., None, None].astype(jnp.float32) * frequency
-    cos, sin = jnp.cos(angle), jnp.sin(angle)
-    first, second = x[..., :half].astype(jnp.float32), x[..., half:].astype(jnp.float32)
-    turned = jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
-    return turned.astype(x.dtype)
+class Rotation(NamedTuple):
+    """Cosine and sine of every rotary angle, [B, N, E/2] float32; made once per forward, used by every layer."""
+
+    cos: Array
+    sin: Array
+
+
+def rotation(positions: Int[Array, "B N"], head_size: int, theta: float) -> Rotation:
+    """Angles position / theta^(2i/E) in float32 (RoFormer, arXiv 2104.09864)."""
+    frequency = theta ** (-jnp.arange(0, head_size, 2, dtype=jnp.float32) / head_size)
+    angle = positions[..., None].astype(jnp.float32) * frequency
+    return Rotation(jnp.cos(angle), jnp.sin(angle))
+
+
+def rotate(x: Float[Array, "B N heads E"], turn: Rotation) -> Float[Array, "B N heads E"]:
+    """Turn the half-split pairs (i, i + E/2) of every head (the layout of Llama and Qwen)."""
+    cos, sin = turn.cos[:, :, None], turn.sin[:, :, None]
+    first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
+    return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1).astype(x.dtype)
 
 
 class Attention(nnx.Module):
@@ -83,13 +93,12 @@ class Attention(nnx.Module):
     def _heads(self, x, kernel):
         return (x @ kernel[...].astype(self.dtype)).reshape(*x.shape[:-1], -1, self.config.head_size)
 
-    def project_query(self, x: Float[Array, "B N D"], positions: Int[Array, "B N"]) -> Float[Array, "B N H E"]:
-        query = rms_norm(self._heads(x, self.query), self.query_norm[...], self.config.norm_epsilon)
-        return rotary(query, positions, self.config.rope_theta)
+    def project_query(self, x: Float[Array, "B N D"], turn: Rotation) -> Float[Array, "B N H E"]:
+        return rotate(rms_norm(self._heads(x, self.query), self.query_norm[...], self.config.norm_epsilon), turn)
 
-    def project_key_value(self, x: Float[Array, "B N D"], positions: Int[Array, "B N"]) -> KeyValue:
+    def project_key_value(self, x: Float[Array, "B N D"], turn: Rotation) -> KeyValue:
         key = rms_norm(self._heads(x, self.key), self.key_norm[...], self.config.norm_epsilon)
-        return KeyValue(rotary(key, positions, self.config.rope_theta), self._heads(x, self.value))
+        return KeyValue(rotate(key, turn), self._heads(x, self.value))
 
     def project_out(self, x: Float[Array, "B N H E"]) -> Float[Array, "B N D"]:
         return x.reshape(*x.shape[:2], -1) @ self.out[...].astype(self.dtype)
@@ -146,6 +155,9 @@ class Transformer(nnx.Module):
 
     def embed(self, tokens: Int[Array, "B N"]) -> Float[Array, "B N D"]:
         return self.embedding[...][tokens].astype(self.dtype)
+
+    def rotation(self, positions: Int[Array, "B N"]) -> Rotation:
+        return rotation(positions, self.config.head_size, self.config.rope_theta)
 
     def head_kernel(self) -> Float[Array, "D V"]:
         """The output projection; the transposed embedding when tied."""

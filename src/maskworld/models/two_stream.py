@@ -6,6 +6,7 @@ the blocks that hold targets; blocks without targets have no noisy copy, and k c
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -13,7 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from maskworld.models.attention import block_attention, merge, range_attention
-from maskworld.models.transformer import KeyValue, Layer, Transformer
+from maskworld.models.transformer import KeyValue, Layer, Rotation, Transformer
 
 
 class Layout(NamedTuple):
@@ -85,27 +86,32 @@ def two_stream_hidden(
     """
     length = clean_tokens.shape[1]
     x = model.embed(jnp.concatenate([clean_tokens, noisy_tokens], axis=1))
+    turn = model.rotation(layout.positions)
+    attend = partial(_attend, layout=layout, turn=turn, length=length, block_length=block_length)
+    attend = partial(attend, kernel=model.config.attention)
 
     def step(layer, x, _):
-        return _attend(layer, x, layout, length, block_length, model.config.attention), None
+        return attend(layer, x), None
 
     x, _ = model.run_layers(step, x, layers=slice(0, -1))
 
     def last(layer, x):
-        return _attend(layer, x, layout, length, block_length, model.config.attention, queries=slice(length, None))
+        return attend(layer, x, queries=slice(length, None))
 
     if model.config.remat != "none":
         last = jax.checkpoint(last, prevent_cse=False)
     return last(model.layer(-1), x)
 
 
-def _attend(layer: Layer, x, layout: Layout, length: int, block_length: int, kernel, queries=slice(0, None)):
+def _attend(
+    layer: Layer, x, layout: Layout, turn: Rotation, length: int, block_length: int, kernel, queries=slice(0, None)
+):
     """One layer of both streams; `queries` chooses whose outputs are computed (everyone's, or the noisy stream's)."""
     normal = layer.normalize(x)
-    key_value = layer.attention.project_key_value(normal, layout.positions)
+    key_value = layer.attention.project_key_value(normal, turn)
     clean = KeyValue(*(part[:, :length] for part in key_value))
     noisy = KeyValue(*(part[:, length:] for part in key_value))
-    query = layer.attention.project_query(normal[:, queries], layout.positions[:, queries])
+    query = layer.attention.project_query(normal[:, queries], Rotation(turn.cos[:, queries], turn.sin[:, queries]))
     start, end = layout.key_start[:, queries], layout.key_end[:, queries]
     out, log_sum = range_attention(query, clean.key, clean.value, start, end, kernel)
     first_noisy = out.shape[1] - noisy.key.shape[1]
@@ -122,10 +128,12 @@ def clean_hidden(
     The stacked keys and values, [layers, B, L, G, E], are what a decoder's cache holds after a prompt.
     """
 
+    turn = model.rotation(layout.positions)
+
     def step(layer, x, _):
         normal = layer.normalize(x)
-        key_value = layer.attention.project_key_value(normal, layout.positions)
-        query = layer.attention.project_query(normal, layout.positions)
+        key_value = layer.attention.project_key_value(normal, turn)
+        query = layer.attention.project_query(normal, turn)
         out, _ = range_attention(query, *key_value, layout.key_start, layout.key_end, model.config.attention)
         return layer.finish(x, out), key_value
 

@@ -6,8 +6,9 @@ given: JAX changed its default to Explicit, under which indexing into a sharded 
 
 from __future__ import annotations
 
-import dataclasses
+import contextlib
 import math
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,6 +20,7 @@ from maskworld.errors import ConfigError
 
 AXES = ("data", "fsdp", "tensor", "expert")
 BATCH_AXES = ("data", "fsdp")
+_FORCED_DEVICES = "xla_force_host_platform_device_count"
 
 LOGICAL_RULES: dict[str, str | None] = {
     "embed": "fsdp",
@@ -32,6 +34,22 @@ LOGICAL_RULES: dict[str, str | None] = {
     "embed_norm": None,
 }
 """Logical axis of a parameter -> mesh axis that splits it; None keeps it whole (norms are too small to split)."""
+
+
+def split_cpu(config: MeshConfig, rows: int) -> None:
+    """Make each core of this machine a JAX device of its own. Must precede any use of a device.
+
+    Other kinds of devices are not touched. A number given by XLA_FLAGS, or devices already in use, stay as they are.
+
+    Args:
+        rows: rows of a microbatch; a number of devices that does not divide them is not chosen.
+    """
+    if _FORCED_DEVICES in os.environ.get("XLA_FLAGS", ""):
+        return
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    count = config.cpu_devices or max(n for n in range(1, cores + 1) if rows % n == 0)
+    with contextlib.suppress(RuntimeError):  # devices are in use already
+        jax.config.update("jax_num_cpu_devices", count)
 
 
 def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -> Mesh:
@@ -52,7 +70,7 @@ def solve_axes(config: MeshConfig, device_count: int) -> dict[str, int]:
     Raises:
         ConfigError: more than one -1, a size below 1, or sizes that do not multiply to `device_count`.
     """
-    sizes = dataclasses.asdict(config)
+    sizes = {axis: getattr(config, axis) for axis in AXES}
     wanted = ", ".join(f"mesh.{axis}={size}" for axis, size in sizes.items())
     open_axes = [axis for axis, size in sizes.items() if size == -1]
     if len(open_axes) > 1:

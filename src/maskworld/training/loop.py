@@ -30,7 +30,7 @@ from maskworld.data.prepare import Prepared, prepare
 from maskworld.data.rows import read_manifest
 from maskworld.errors import ConfigError, UserError
 from maskworld.models.transformer import Network
-from maskworld.parallel.mesh import batch_sharding, check_batch, make_mesh
+from maskworld.parallel.mesh import batch_sharding, check_batch, make_mesh, split_cpu
 from maskworld.storage import writing
 from maskworld.training.checkpoints import CHECKPOINT_FOLDER, Checkpoints, Restored
 from maskworld.training.measures import Clock, Window
@@ -95,6 +95,7 @@ def train(experiment: Experiment, run_folder: str | Path, progress: Progress | N
         UserError: the loss is no longer a number.
     """
     validate(experiment)
+    split_cpu(experiment.mesh, experiment.training.batch_size // experiment.training.gradient_accumulation)
     run, is_first = Path(run_folder), jax.process_index() == 0
     with progress or Progress(enabled=is_first) as progress, _sole_trainer(run):
         _check_begun(experiment, run, progress.say)
