@@ -58,6 +58,10 @@ class ModelConfig:
     norm_epsilon: float = 1e-6
     tie_embeddings: bool = True
     initializer_std: float = 0.02
+    """Standard deviation of the initial matrices; those that write to the residual stream get 1 / sqrt(2 layers) of it."""
+    embedding_std: float = 0.02
+    """Standard deviation of the initial embedding. Large against the branches, tokens stay legible in the stream and
+    copying is learned sooner; with tied embeddings it is also the scale of the logits, so leave it small there."""
     scan_layers: bool = True
     """Scan over stacked layers (one layer compiled) or unroll them; the results are equal."""
     remat: Literal["none", "full", "dots"] = "none"
@@ -87,6 +91,12 @@ class DiffusionConfig:
 
 @dataclass(frozen=True)
 class OptimizerConfig:
+    """Cosine decay after a linear warm-up, clipping by global norm."""
+
+    name: Literal["adamw", "muon"] = "adamw"
+    """`muon` orthogonalises the momentum of the layers' matrices; embedding, head and norms stay with AdamW."""
+    muon_learning_rate: float = 0.02
+    """Peak learning rate of those matrices; the others keep `peak_learning_rate`."""
     peak_learning_rate: float = 3e-3
     final_learning_rate_fraction: float = 0.05
     warmup_steps: int = 50

@@ -145,7 +145,8 @@ class Transformer(nnx.Module):
 
     def __init__(self, config: ModelConfig, vocabulary_size: int, dtype: jnp.dtype, *, rngs: nnx.Rngs):
         normal = nnx.initializers.normal(config.initializer_std)
-        self.embedding = nnx.Param(normal(rngs.params(), (vocabulary_size, config.width)))
+        embedding = nnx.initializers.normal(config.embedding_std)
+        self.embedding = nnx.Param(embedding(rngs.params(), (vocabulary_size, config.width)))
         stack = nnx.vmap(lambda r: Layer(config, dtype, rngs=r), in_axes=0, out_axes=0)
         self.layers = nnx.split_rngs(splits=config.layers)(stack)(rngs)
         self.final_norm = nnx.Param(jnp.ones(config.width))

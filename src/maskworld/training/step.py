@@ -8,6 +8,7 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 import optax
+import optax.contrib
 from jaxtyping import Array
 
 from maskworld.config import Experiment, OptimizerConfig
@@ -25,25 +26,52 @@ class TrainState:
     opt_state: Any
 
 
+LAYER_MATRICES = frozenset({"query", "key", "value", "out", "gate", "up", "down"})
+"""Parameters of the stacked layers that are matrices, [layers, in, out]."""
+
+
 def make_optimizer(config: OptimizerConfig, steps: int) -> tuple[optax.GradientTransformation, optax.Schedule]:
-    """AdamW after clipping by global norm; linear warm-up, then cosine decay. Only matrices are decayed."""
-    schedule = optax.warmup_cosine_decay_schedule(
-        0.0,
-        config.peak_learning_rate,
-        min(config.warmup_steps, max(steps - 1, 1)),
-        max(steps, 2),
-        config.peak_learning_rate * config.final_learning_rate_fraction,
-    )
-    decayed = {"query", "key", "value", "out", "gate", "up", "down", "head"}
-    adamw = optax.adamw(
-        schedule,
-        b1=config.beta1,
-        b2=config.beta2,
-        eps=config.epsilon,
-        weight_decay=config.weight_decay,
-        mask=lambda params: jax.tree_util.tree_map_with_path(lambda path, _: path[-1].key in decayed, params),
-    )
-    return optax.chain(optax.clip_by_global_norm(config.clip_norm), adamw), schedule
+    """The optimizer and its learning rate (of AdamW) by step; weight decay is for matrices only, never the embedding.
+
+    Muon (Jordan et al. 2024) takes the layers' matrices when asked for, each [in, out] slice of a stack by itself.
+    """
+    schedule = _warmup_cosine(config.peak_learning_rate, config, steps)
+
+    def by_name(names, value):
+        return lambda params: jax.tree_util.tree_map_with_path(
+            lambda path, _: value if path[-1].key in names else None, params
+        )
+
+    def decayed(params):
+        return jax.tree.map(bool, by_name(LAYER_MATRICES | {"head"}, True)(params), is_leaf=lambda x: x is None)
+
+    if config.name == "muon":
+        optimizer = optax.contrib.muon(
+            _warmup_cosine(config.muon_learning_rate, config, steps),
+            weight_decay=config.weight_decay,
+            weight_decay_mask=decayed,
+            adam_b1=config.beta1,
+            adam_b2=config.beta2,
+            adam_weight_decay=config.weight_decay,
+            adam_learning_rate=schedule,
+            muon_weight_dimension_numbers=by_name(LAYER_MATRICES, optax.contrib.MuonDimensionNumbers(1, 2)),
+            consistent_rms=None,
+        )
+    else:
+        optimizer = optax.adamw(
+            schedule,
+            b1=config.beta1,
+            b2=config.beta2,
+            eps=config.epsilon,
+            weight_decay=config.weight_decay,
+            mask=decayed,
+        )
+    return optax.chain(optax.clip_by_global_norm(config.clip_norm), optimizer), schedule
+
+
+def _warmup_cosine(peak: float, config: OptimizerConfig, steps: int) -> optax.Schedule:
+    warmup = min(config.warmup_steps, max(steps - 1, 1))
+    return optax.warmup_cosine_decay_schedule(0.0, peak, warmup, max(steps, 2), peak * config.final_learning_rate_fraction)
 
 
 def create_state(network: Network, optimizer: optax.GradientTransformation, key: Array) -> TrainState:
@@ -55,14 +83,20 @@ def state_shardings(network: Network, optimizer: optax.GradientTransformation, m
     """Where every leaf of the state lives: parameters by their logical axes, optimizer moments like their parameter."""
     abstract = jax.eval_shape(lambda: create_state(network, optimizer, jax.random.key(0)))
     params = parameter_shardings(mesh, abstract.params, network.logical_axes())
-    opt_state = optax.tree_map_params(
-        optimizer,
-        lambda _, sharding: sharding,
-        abstract.opt_state,
-        params,
-        transform_non_params=lambda _: replicated(mesh),
-    )
+    by_path = {_names(path): sharding for path, sharding in jax.tree_util.tree_leaves_with_path(params)}
+
+    def place(path, leaf):
+        # A moment stands at some prefix + the path of its parameter, whatever the optimizer.
+        names = _names(path)
+        found = next((by_path[names[i:]] for i in range(len(names)) if names[i:] in by_path), None)
+        return found if found is not None and leaf.ndim else replicated(mesh)
+
+    opt_state = jax.tree_util.tree_map_with_path(place, abstract.opt_state)
     return TrainState(replicated(mesh), params, opt_state)
+
+
+def _names(path) -> tuple[str, ...]:
+    return tuple(str(getattr(part, "key", getattr(part, "name", part))) for part in path)
 
 
 def make_train_step(

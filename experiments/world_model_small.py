@@ -1,0 +1,51 @@
+"""A world model of small ALFWorld rooms that is right nearly always, on two CPU cores in under 45 minutes.
+
+    maskworld train experiments/world_model_small.py
+    maskworld evaluate runs/world_model_small
+
+The rooms are those of tests/data/alfworld_rooms: the real engine's own text, 4,000 rooms for training, 200 unseen
+ones for the test. e0, the room's true state, stands in front of the steps; the task, the list of commands and the
+rules are left out, because they are the same for every room or say nothing about what a command does.
+"""
+
+from maskworld.config import (
+    DataConfig,
+    DiffusionConfig,
+    EvaluationConfig,
+    Experiment,
+    ModelConfig,
+    OptimizerConfig,
+    TrainingConfig,
+)
+
+config = Experiment(
+    name="world_model_small",
+    data=DataConfig(
+        trajectories="tests/data/alfworld_rooms",
+        vocabulary_size=768,
+        row_length=1024,
+        context=("initial_state",),
+    ),
+    model=ModelConfig(
+        width=128,
+        layers=4,
+        heads=4,
+        kv_heads=4,
+        head_size=32,
+        feed_forward=384,
+        tie_embeddings=False,
+        initializer_std=0.05,
+        embedding_std=1.0,
+    ),
+    diffusion=DiffusionConfig(block_length=8),
+    optimizer=OptimizerConfig(name="muon", peak_learning_rate=5e-3, muon_learning_rate=0.02, warmup_steps=40),
+    training=TrainingConfig(
+        steps=2000,
+        batch_size=2,
+        log_every=20,
+        validate_every=200,
+        validation_batches=16,
+        checkpoint_every=200,
+    ),
+    evaluation=EvaluationConfig(transitions=1000),
+)
