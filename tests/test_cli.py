@@ -19,7 +19,7 @@ SOURCE = Path(cli.__file__).parents[1]
 def python(program, *arguments):
     environment = os.environ | {"PYTHONPATH": str(SOURCE)}
     return subprocess.run(
-        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, timeout=60, env=environment
+        [sys.executable, "-c", program, *arguments], capture_output=True, text=True, timeout=300, env=environment
     )
 
 

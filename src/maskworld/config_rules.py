@@ -39,6 +39,7 @@ _NOT_NEGATIVE = (
     "data.target_blocks",
     "data.shuffle_seed",
     "data.workers",
+    "mesh.cpu_devices",
     "optimizer.final_learning_rate_fraction",
     "optimizer.warmup_steps",
     "optimizer.weight_decay",

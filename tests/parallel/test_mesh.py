@@ -82,6 +82,36 @@ def test_axis_names_that_are_missing_or_unknown_are_reported_with_the_parameter(
     assert all(target in (None, *AXES) for target in LOGICAL_RULES.values())
 
 
+@pytest.mark.parametrize(("asked", "rows", "devices"), [(0, 1, {1}), (3, 8, {3})])
+def test_a_cpu_is_split_into_as_many_devices_as_divide_the_rows_or_as_asked(asked, rows, devices):
+    program = f"""
+        import os
+        os.environ.pop("XLA_FLAGS", None)
+        import jax
+        from maskworld.config import MeshConfig
+        from maskworld.parallel.mesh import make_mesh, split_cpu
+        split_cpu(MeshConfig(cpu_devices={asked}), {rows})
+        assert jax.device_count() in {devices}, jax.device_count()
+        assert make_mesh(MeshConfig()).shape["data"] == jax.device_count()
+        print("split as said")
+    """
+    assert "split as said" in run(program)
+
+
+def run(program):
+    source = Path(__file__).parents[2] / "src"
+    environment = os.environ | {
+        "JAX_PLATFORMS": "cpu",
+        "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
+        "PYTHONPATH": str(source),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)], env=environment, capture_output=True, text=True, timeout=600
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 def test_eight_devices_hold_an_eighth_of_a_split_array_each():
     program = """
         import jax, jax.numpy as jnp
@@ -96,13 +126,4 @@ def test_eight_devices_hold_an_eighth_of_a_split_array_each():
         assert {shard.data.shape for shard in placed["w"].addressable_shards} == {(2, 3)}
         print("split as said")
     """
-    source = Path(__file__).parents[2] / "src"
-    environment = os.environ | {
-        "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
-        "PYTHONPATH": str(source),
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)], env=environment, capture_output=True, text=True, timeout=120
-    )
-    assert "split as said" in done.stdout, done.stderr
+    assert "split as said" in run(program)

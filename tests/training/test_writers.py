@@ -136,7 +136,7 @@ def test_on_a_terminal_the_line_renews_itself_and_messages_stay():
     spawn = "import pty, sys; sys.exit(pty.spawn([sys.executable, '-c', sys.argv[1]]))"
     environment = os.environ | {"TERM": "xterm", "COLUMNS": "100", "PYTHONPATH": os.pathsep.join(sys.path)}
     shown = subprocess.run(
-        [sys.executable, "-c", spawn, program], capture_output=True, text=True, timeout=60, env=environment
+        [sys.executable, "-c", spawn, program], capture_output=True, text=True, timeout=300, env=environment
     ).stdout
     assert "saved [bold] 1" in shown
     assert "step 2/2  100 %  loss 0.5000" in shown.splitlines()[-1]
