@@ -38,11 +38,16 @@ def range_attention(
     where the range is empty. "reference" builds the dense mask; "chunked" visits only tiles that some query of the
     tile sees, and never holds the scores of more than one tile; "auto" takes the faster one for the shape.
     """
-    if implementation == "auto":
-        implementation = "chunked" if query.shape[1] >= 256 and key.shape[1] >= 256 else "reference"
-    if implementation == "reference":
+    if chosen_implementation(implementation, query.shape[1], key.shape[1]) == "reference":
         return _dense_range_attention(query, key, value, key_start, key_end)
     return _on_each_device(chunked_range_attention, key.shape[2])(query, key, value, key_start, key_end)
+
+
+def chosen_implementation(implementation: Implementation, queries: int, keys: int) -> Implementation:
+    """What "auto" stands for at N queries and L keys; anything else as it is."""
+    if implementation != "auto":
+        return implementation
+    return "chunked" if queries >= 256 and keys >= 256 else "reference"
 
 
 def _on_each_device(attend, kv_heads: int):
@@ -92,13 +97,17 @@ def masked_attention(
     return out.reshape(*batch, length, heads, size).astype(value.dtype), log_sum
 
 
+def block_tile(block_length: int) -> int:
+    """Positions of one tile of `block_attention`: as many whole blocks as fit into 32."""
+    return max(block_length, 32 - 32 % block_length)
+
+
 def block_attention(
     query: Float[Array, "B N H E"],
     key: Float[Array, "B N G E"],
     value: Float[Array, "B N G E"],
     document_ids: Int[Array, "B N"],
     block_length: int,
-    tile: int = 32,
 ) -> tuple[Float[Array, "B N H E"], Float[Array, "B N H"]]:
     """Full attention inside each block of `block_length` consecutive positions, within one document.
 
@@ -106,7 +115,7 @@ def block_attention(
     mask, because matrix units are slow on matrices of four rows.
     """
     rows, length, heads, size = query.shape
-    tile = max(block_length, tile - tile % block_length)
+    tile = block_tile(block_length)
     fill = -length % tile
     if fill:
         query, key, value = (jnp.pad(x, ((0, 0), (0, fill), (0, 0), (0, 0))) for x in (query, key, value))

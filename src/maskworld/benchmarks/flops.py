@@ -1,0 +1,137 @@
+"""Floating-point operations of one two-stream training step, counted from its shapes and masks.
+
+Only matrix products are counted, one multiply-add as two. `executed` is what the code does, masked parts of a visited
+tile and recomputed scores included; `useful` is what no implementation of the method could leave out. Elementwise
+work (norms, softmax, rotary angles, the optimizer) is in neither, so a share of the matrix-product peak charges for it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from maskworld.config import DiffusionConfig, ModelConfig
+from maskworld.models.attention import block_tile, chosen_implementation
+from maskworld.models.range_attention import KEY_TILE, QUERY_TILE
+
+# Products of one attention tile, forward and backward. Two forward (scores, mixing); four gradients; a tile kernel
+# forms the scores again in the backward pass instead of keeping them.
+_KEPT, _RECOMPUTED, _USEFUL = 6, 7, 6
+_TRAINING = 3
+"""A linear map costs its forward product three times: forward, gradient of the input, gradient of the kernel."""
+
+
+@dataclass(frozen=True)
+class Flops:
+    """Of one step over the whole batch."""
+
+    linear: float
+    """Projections and feed-forward networks."""
+    attention: float
+    head: float
+
+    @property
+    def total(self) -> float:
+        return self.linear + self.attention + self.head
+
+
+def layer_parameters(config: ModelConfig) -> tuple[int, int]:
+    """Matrix parameters of one layer: (keys and values, everything else)."""
+    key_value = 2 * config.width * config.kv_heads * config.head_size
+    rest = 2 * config.width * config.heads * config.head_size + 3 * config.width * config.feed_forward
+    return key_value, rest
+
+
+def linear_flops(config: ModelConfig, rows: int, clean: int, noisy: int) -> float:
+    """All layers on clean and noisy tokens, but the last one's clean stream makes keys and values only."""
+    key_value, rest = layer_parameters(config)
+    both = rows * (clean + noisy)
+    inner = (config.layers - 1) * both * (key_value + rest)
+    last = both * key_value + rows * noisy * rest
+    return 2.0 * _TRAINING * (inner + last)
+
+
+def visited_tiles(key_start: np.ndarray, key_end: np.ndarray) -> int:
+    """Tiles that the chunked range attention visits for queries with these ranges [B, N]: all from the first to the
+    last key tile that any query of a query tile sees."""
+    count = 0
+    for starts, ends in zip(key_start, key_end, strict=True):
+        for at in range(0, len(starts), QUERY_TILE):
+            start, end = starts[at : at + QUERY_TILE], ends[at : at + QUERY_TILE]
+            seen = end > start
+            if seen.any():
+                count += -(-int(end[seen].max()) // KEY_TILE) - int(start[seen].min()) // KEY_TILE
+    return count
+
+
+def executed_flops(
+    config: ModelConfig,
+    vocabulary_size: int,
+    diffusion: DiffusionConfig,
+    batch: dict[str, np.ndarray],
+    masked: np.ndarray,
+) -> Flops:
+    """What the code executes for this batch and these masked noisy positions [B, N]."""
+    rows, clean = batch["tokens"].shape
+    noisy = masked.shape[1]
+    start, end = key_ranges(batch, diffusion)
+    tile_flops = 2.0 * config.heads * config.head_size
+
+    def range_part(first_query: int) -> float:
+        s, e = start[:, first_query:], end[:, first_query:]
+        if chosen_implementation(config.attention, s.shape[1], clean) == "chunked":
+            return _RECOMPUTED * tile_flops * QUERY_TILE * KEY_TILE * visited_tiles(s, e)
+        return _KEPT * tile_flops * rows * s.shape[1] * clean
+
+    tile = block_tile(diffusion.block_length)
+    own = _KEPT * tile_flops * rows * -(-noisy // tile) * tile * tile
+    attention = (config.layers - 1) * range_part(0) + range_part(clean) + config.layers * own
+
+    # The head takes `logits_chunk` positions of every row at a time while any row has masked ones left.
+    chunk = min(diffusion.logits_chunk, noisy)
+    chunks = -(-int(masked.sum(axis=1).max()) // chunk)
+    head = 2.0 * _TRAINING * chunks * chunk * rows * config.width * vocabulary_size
+    return Flops(linear_flops(config, rows, clean, noisy), attention, head)
+
+
+def useful_flops(
+    config: ModelConfig,
+    vocabulary_size: int,
+    diffusion: DiffusionConfig,
+    batch: dict[str, np.ndarray],
+    masked: np.ndarray,
+) -> Flops:
+    """Allowed (query, key) pairs and masked positions only, nothing recomputed."""
+    rows, clean = batch["tokens"].shape
+    start, end = key_ranges(batch, diffusion)
+    seen = np.maximum(end - start, 0)
+    documents = _noisy(batch["document_ids"], batch["target_blocks"], diffusion)
+    in_block = documents.reshape(rows, -1, diffusion.block_length)
+    own = ((in_block[..., :, None] == in_block[..., None, :]) & (in_block > 0)[..., None]).sum()
+    pairs = (config.layers - 1) * seen.sum() + seen[:, clean:].sum() + config.layers * own
+    return Flops(
+        linear_flops(config, rows, clean, masked.shape[1]),
+        _USEFUL * 2.0 * config.heads * config.head_size * float(pairs),
+        2.0 * _TRAINING * int(masked.sum()) * config.width * vocabulary_size,
+    )
+
+
+def key_ranges(batch: dict[str, np.ndarray], diffusion: DiffusionConfig) -> tuple[np.ndarray, np.ndarray]:
+    """The clean keys that each of the [B, L + N] queries sees, as the training forward lays them out."""
+    from maskworld.models.two_stream import two_stream_layout
+
+    layout = two_stream_layout(
+        batch["document_ids"],
+        batch["positions"],
+        batch["target_blocks"],
+        diffusion.block_length,
+        diffusion.noisy_copies,
+    )
+    return np.asarray(layout.key_start), np.asarray(layout.key_end)
+
+
+def _noisy(x: np.ndarray, target_blocks: np.ndarray, diffusion: DiffusionConfig) -> np.ndarray:
+    from maskworld.models.two_stream import gather_blocks
+
+    return np.tile(np.asarray(gather_blocks(x, target_blocks, diffusion.block_length, 0)), (1, diffusion.noisy_copies))

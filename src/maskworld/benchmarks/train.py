@@ -1,0 +1,326 @@
+"""`maskworld bench train`: what a training step costs on this machine, and what whole trajectories save.
+
+Everything is measured on one core with one XLA thread, in CPU time, beside the speed of this core's float32 matrix
+product: machines differ, so speeds are compared per unit of that. On an accelerator the same steps are timed by wall
+clock and nothing is compared with the peer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from maskworld.benchmarks.timing import Conditions, Timing, conditions, hold_to_one_core, matmul_speed, measure
+
+PARTS = ("step", "doubled", "trajectories")
+PEER = {512: 312.0, 1024: 221.0}
+"""SDAR's own training step on the doubled sequence (PyTorch 2.13, eager, SDPA with a mask, batch 4, this model):
+clean tokens per core-second."""
+PEER_MATMUL = 95.6e9
+"""Float32 FLOP/s of torch.mm 2048^3 on the core where the peer was measured."""
+TARGETS = {512: 1.3, 1024: 1.6}
+TRAJECTORY_TARGET = 4.0
+MATMULS = ((2048, 2048, 2048), (4096, 384, 1024), (4096, 1024, 384))
+"""Shapes [m, k, n] of the matrix products measured; the first is what everything else is divided by."""
+
+
+@dataclasses.dataclass(frozen=True)
+class StepResult:
+    """One step at one length; rates are per core-second on a CPU, per second elsewhere."""
+
+    length: int
+    rows: int
+    timing: Timing
+    executed: dict[str, float] | None = None
+    """FLOPs by kind, mean over the repetitions; None where they are not counted."""
+    useful: float | None = None
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self.rows * self.length / self.timing.best
+
+    @property
+    def tokens_per_flop(self) -> float:
+        """Clean tokens in the time in which the matrix product does one FLOP: comparable between machines."""
+        return self.rows * self.length / self.timing.per_peak
+
+    def share(self, flops: float) -> float:
+        """Of the matrix-product speed."""
+        return flops / self.timing.per_peak
+
+    def over_peer(self) -> float | None:
+        """Against the recorded peer, each per unit of its own core's matrix-product speed."""
+        return self.tokens_per_flop / (PEER[self.length] / PEER_MATMUL) if self.length in PEER else None
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = _parser().parse_args(arguments)
+    where = conditions(hold_to_one_core())
+    from rich.console import Console
+
+    console = Console()
+    console.print(f"[bold]maskworld bench train[/] on {where.summary()}")
+    peak = matmul_speed(MATMULS[0], where)
+    report: dict[str, Any] = {
+        "conditions": dataclasses.asdict(where),
+        "matmul_flops_per_second": _matmuls(peak, where, console),
+    }
+    model = _model(options)
+    if "step" in options.parts or "doubled" in options.parts:
+        report["steps"] = _steps(options, model, where, peak, console)
+    if "trajectories" in options.parts:
+        report["trajectories"] = _trajectories(options, model, where, peak, console)
+    if options.json:
+        path = Path(options.json)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+        console.print(f"written to {path}")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="maskworld bench train", description=__doc__.split("\n\n")[0])
+    parser.add_argument("--lengths", type=int, nargs="+", default=[512, 1024], help="clean tokens L per row")
+    parser.add_argument("--repeats", type=int, default=3, help="timed steps, after one that compiles")
+    parser.add_argument("--layers", type=int, help="another depth than the peers' 8 (no comparison with them then)")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="what to measure")
+    parser.add_argument("--unrolled", action="store_true", help="layers unrolled, not scanned: slow to compile")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="of activations")
+    parser.add_argument("--trajectories", metavar="FOLDER", default="tests/data/alfworld_rooms")
+    parser.add_argument("--count", type=int, default=60, help="trajectories to take from its train split")
+    parser.add_argument("--row-length", type=int, default=1024, help="row length for the trajectories")
+    parser.add_argument("--json", metavar="OUT", help="write every number there")
+    return parser
+
+
+def _model(options: argparse.Namespace):
+    from maskworld.benchmarks.workloads import PEER_MODEL
+
+    return dataclasses.replace(PEER_MODEL, layers=options.layers or PEER_MODEL.layers, scan_layers=not options.unrolled)
+
+
+def _matmuls(peak, where: Conditions, console) -> dict[str, float]:
+    """The reference product and two of the model's own."""
+    others = (matmul_speed(shape, where) for shape in MATMULS[1:])
+    speeds = {"x".join(map(str, s)): speed() for s, speed in zip(MATMULS, (peak, *others), strict=True)}
+    listed = ", ".join(f"{name} {speed / 1e9:.1f}" for name, speed in speeds.items())
+    console.print(f"float32 matrix product, GFLOP/s {_per(where)}: {listed}")
+    return speeds
+
+
+def _per(where: Conditions) -> str:
+    return "per core-second" if where.platform == "cpu" else "per second"
+
+
+def _steps(options, model, where: Conditions, peak, console) -> list[dict[str, Any]]:
+    two_stream, doubled = {}, {}
+    for length in options.lengths:
+        if "step" in options.parts:
+            console.print(f"  two streams, L = {length} ...")
+            two_stream[length] = two_stream_result(model, length, options, where, peak)
+        if "doubled" in options.parts:
+            console.print(f"  doubled sequence, L = {length} ...")
+            doubled[length] = doubled_result(model, length, options, where, peak)
+    comparable = where.platform == "cpu" and not options.layers and options.dtype == "float32"
+    console.print(_step_table(two_stream, doubled, where, comparable))
+    if comparable and two_stream:
+        console.print(
+            f"The peer (SDAR, doubled sequence) was recorded on another core, whose product gave "
+            f"{PEER_MATMUL / 1e9:.1f} GFLOP/s, and is not run here: {_recorded()} clean tokens per core-second. "
+            "'x peer' divides both by their own core's product speed."
+        )
+    return [_as_json(kind, result) for kind, some in _named(two_stream, doubled) for result in some.values()]
+
+
+def _recorded() -> str:
+    return ", ".join(f"{rate:.0f} at {length}" for length, rate in PEER.items())
+
+
+def _named(two_stream, doubled):
+    return (("two streams", two_stream), ("doubled, dense mask", doubled))
+
+
+def _as_json(kind: str, result: StepResult) -> dict[str, Any]:
+    facts = dataclasses.asdict(result) | {"layout": kind, "clean_tokens_per_second": result.tokens_per_second}
+    if result.executed:
+        facts["share_of_matmul"] = {
+            "executed": result.share(sum(result.executed.values())),
+            "useful": result.share(result.useful),
+        }
+    if kind == "two streams":
+        facts["over_recorded_peer"] = result.over_peer()
+    return facts
+
+
+def _step_table(two_stream, doubled, where: Conditions, comparable: bool):
+    from rich.table import Table
+
+    table = Table(title=f"One training step, batch 4, block 4, every token a target, AdamW included ({_per(where)})")
+    for column in ("layout", "L", "compile s", "s / step", "clean tok/s", "GFLOP executed", "% of matmul"):
+        table.add_column(column, justify="left" if column == "layout" else "right")
+    for column in ("useful %", "x doubled", "x peer", "target"):
+        table.add_column(column, justify="right")
+    for kind, some in _named(two_stream, doubled):
+        for length, result in some.items():
+            cells = ["", "", ""]
+            if result.executed:
+                total = sum(result.executed.values())
+                cells = [
+                    f"{total / 1e9:.0f}",
+                    f"{100 * result.share(total):.0f}",
+                    f"{100 * result.share(result.useful):.0f}",
+                ]
+            beside = doubled.get(length) if some is two_stream else None
+            cells.append(f"{result.tokens_per_flop / beside.tokens_per_flop:.2f}" if beside else "")
+            ratio = result.over_peer() if comparable else None
+            target = f"{TARGETS[length]:.1f}" if some is two_stream and ratio and length in TARGETS else ""
+            table.add_row(
+                kind,
+                str(length),
+                f"{result.timing.compile_seconds:.0f}",
+                f"{result.timing.best:.2f}",
+                f"{result.tokens_per_second:.0f}",
+                *cells,
+                f"{ratio:.2f}" if ratio else "",
+                target,
+            )
+    return table
+
+
+def two_stream_result(model, length: int, options, where: Conditions, peak) -> StepResult:
+    """The real train step on the peers' setting."""
+    from maskworld.benchmarks import flops, workloads
+
+    experiment = workloads.peer_experiment(model, options.dtype)
+    batch = workloads.full_batch(
+        workloads.PEER_ROWS, length, experiment.diffusion.block_length, workloads.PEER_VOCABULARY
+    )
+    run = TrainingRun(experiment, workloads.PEER_VOCABULARY, workloads.MASK_ID)
+    if model == workloads.PEER_MODEL and run.parameters != workloads.PEER_PARAMETERS:
+        raise AssertionError(f"the model has {run.parameters} parameters, the peers' {workloads.PEER_PARAMETERS}")
+    timing = measure(lambda: run.calls([batch]), options.repeats, where, peak)
+    executed, useful = [], []
+    for step in range(1, options.repeats + 1):
+        counted = (model, workloads.PEER_VOCABULARY, experiment.diffusion, batch, run.masked(batch, step))
+        executed.append(dataclasses.asdict(flops.executed_flops(*counted)))
+        useful.append(flops.useful_flops(*counted).total)
+    mean = {kind: sum(one[kind] for one in executed) / len(executed) for kind in executed[0]}
+    return StepResult(length, workloads.PEER_ROWS, timing, mean, sum(useful) / len(useful))
+
+
+def doubled_result(model, length: int, options, where: Conditions, peak) -> StepResult:
+    """The same model and optimizer on [noisy ; clean] under a dense mask."""
+    from maskworld.benchmarks import doubled, workloads
+
+    experiment = workloads.peer_experiment(model, options.dtype)
+    run = TrainingRun(experiment, workloads.PEER_VOCABULARY, workloads.MASK_ID)
+    run.step = doubled.make_doubled_step(run.network, run.optimizer, 0, workloads.MASK_ID, experiment.diffusion)
+    batch = workloads.full_batch(workloads.PEER_ROWS, length, 4, workloads.PEER_VOCABULARY)
+    return StepResult(length, workloads.PEER_ROWS, measure(lambda: run.calls([batch]), options.repeats, where, peak))
+
+
+class TrainingRun:
+    """A state and the step that consumes it, on one device."""
+
+    def __init__(self, experiment, vocabulary_size: int, mask_id: int):
+        import jax
+
+        from maskworld.models.transformer import Network
+        from maskworld.parallel.mesh import make_mesh
+        from maskworld.training.step import create_state, make_optimizer, make_train_step
+
+        self.experiment, self.mask_id = experiment, mask_id
+        self.network = Network(experiment.model, vocabulary_size, experiment.training.compute_dtype)
+        self.optimizer, schedule = make_optimizer(experiment.optimizer, steps=1000)
+        mesh = make_mesh(experiment.mesh, jax.devices()[:1])
+        self.step = make_train_step(experiment, self.network, self.optimizer, schedule, mesh, mask_id)
+        self.create = jax.jit(lambda: create_state(self.network, self.optimizer, jax.random.key(0)))
+        self.parameters = sum(leaf.size for leaf in jax.tree.leaves(self.network.abstract_params()))
+
+    def calls(self, batches):
+        """A call that takes one step, on the next batch each time (after the last the first again)."""
+        import itertools
+
+        state, order = self.create(), itertools.cycle(batches)
+
+        def call():
+            nonlocal state
+            state, metrics = self.step(state, next(order))
+            return metrics
+
+        return call
+
+    def masked(self, batch, step: int):
+        """Which noisy positions step `step` masks, [B, N]."""
+        import jax
+        import numpy as np
+
+        from maskworld.diffusion.corruption import corrupt
+        from maskworld.training.loss import noisy_targets
+
+        key = jax.random.fold_in(jax.random.key(self.experiment.training.seed), step)
+        blocks, config = batch["target_blocks"].shape[1], self.experiment.diffusion
+        noise = jax.jit(lambda b: corrupt(key, *noisy_targets(b, config), blocks, self.mask_id, config).masked)(batch)
+        return np.asarray(noise)
+
+
+def _trajectories(options, model, where: Conditions, peak, console) -> dict[str, Any]:
+    from rich.table import Table
+
+    from maskworld.benchmarks import workloads
+
+    recording = workloads.load_recording(options.trajectories, options.count)
+    tokenizer = recording.tokenizer
+    experiment = workloads.peer_experiment(model, options.dtype, block_length=8)
+    results = {}
+    for name, render in (
+        ("whole trajectories", workloads.whole_documents),
+        ("one row per step", workloads.step_documents),
+    ):
+        console.print(f"  {name} ...")
+        documents = render(recording, experiment.diffusion.block_length, options.row_length)
+        work = workloads.pack_work(documents, options.row_length, tokenizer.pad_id, workloads.PEER_ROWS)
+        chosen = [round(i * (len(work.batches) - 1) / max(options.repeats - 1, 1)) for i in range(options.repeats)]
+        run = TrainingRun(experiment, tokenizer.vocabulary_size, tokenizer.mask_id)
+        # The first call compiles; the batches that are timed come after it.
+        calls = [work.batches[0], *(work.batches[i] for i in chosen)]
+        timing = measure(lambda run=run, calls=calls: run.calls(calls), options.repeats, where, peak)
+        observations = sum(work.observations[i] for i in chosen)
+        cost = sum(s * p for s, p in zip(timing.seconds, timing.peaks, strict=True))
+        results[name] = {
+            "documents": len(documents),
+            "rows": work.rows,
+            "target_blocks": work.target_blocks,
+            "filled": work.filled,
+            "observations_per_row": observations / (len(chosen) * workloads.PEER_ROWS),
+            "seconds": timing.seconds,
+            "compile_seconds": timing.compile_seconds,
+            "observations_per_second": observations / sum(timing.seconds),
+            "observations_per_flop": observations / cost,
+        }
+    whole, single = results.values()
+    ratio = whole["observations_per_flop"] / single["observations_per_flop"]
+    table = Table(
+        title=f"{len(recording.trajectories)} trajectories of {recording.source}, rows of {options.row_length}, "
+        f"batch 4, block 8, vocabulary {tokenizer.vocabulary_size} ({_per(where)})"
+    )
+    for column in ("layout", "documents", "rows", "filled", "K", "observations / row", "s / step", "observations / s"):
+        table.add_column(column, justify="left" if column == "layout" else "right")
+    for name, facts in results.items():
+        table.add_row(
+            name,
+            str(facts["documents"]),
+            str(facts["rows"]),
+            f"{facts['filled']:.0%}",
+            str(facts["target_blocks"]),
+            f"{facts['observations_per_row']:.1f}",
+            f"{sum(facts['seconds']) / len(facts['seconds']):.2f}",
+            f"{facts['observations_per_second']:.2f}",
+        )
+    console.print(table)
+    console.print(f"supervised observations per unit of compute: {ratio:.2f}x (target {TRAJECTORY_TARGET:.0f}x)")
+    return results | {"ratio": ratio}

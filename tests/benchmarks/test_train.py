@@ -1,0 +1,113 @@
+"""The training benchmark: its workloads are what it says, and it runs end to end on something tiny."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+from dense_oracle import doubled_mask
+
+from maskworld.benchmarks import doubled, timing, train, workloads
+from maskworld.config import ModelConfig
+
+ROOMS = "tests/data/alfworld_rooms"
+TINY = ModelConfig(width=16, layers=2, heads=2, kv_heads=1, head_size=8, feed_forward=16, tie_embeddings=False)
+
+
+def test_the_peer_model_has_the_peers_parameters():
+    run = train.TrainingRun(workloads.peer_experiment(), workloads.PEER_VOCABULARY, workloads.MASK_ID)
+    assert run.parameters == workloads.PEER_PARAMETERS
+
+
+@pytest.fixture(scope="module")
+def recording():
+    return workloads.load_recording(ROOMS, 6, 600)
+
+
+def test_both_layouts_supervise_the_same_observations(recording):
+    whole = workloads.whole_documents(recording, 8, 1024)
+    single = workloads.step_documents(recording, 8, 1024)
+    steps = sum(len(t.steps) for t in recording.trajectories)
+    assert sum(span.is_target for document in whole for span in document.steps) == steps
+    assert len(single) == steps
+    supervised = [document.tokens[document.targets].tolist() for document in single]
+    spans = [(document, span) for document in whole for span in document.steps]
+    assert supervised == [document.tokens[span.observation_start : span.end].tolist() for document, span in spans]
+    # What stands before the observation is the same prefix in both.
+    assert all(
+        np.array_equal(one.tokens, document.tokens[: span.end])
+        for one, (document, span) in zip(single, spans, strict=True)
+    )
+
+
+def test_packed_work_counts_the_observations_of_its_batches(recording):
+    documents = workloads.step_documents(recording, 8, 1024)
+    work = workloads.pack_work(documents, 1024, recording.tokenizer.pad_id, 2)
+    assert all(batch["tokens"].shape == (2, 1024) for batch in work.batches)
+    # An observation is a run of targets, and runs of two documents never touch: a prompt lies between.
+    for batch, observations in zip(work.batches, work.observations, strict=True):
+        rises = np.diff(batch["targets"].astype(int), axis=1, prepend=0) == 1
+        assert rises.sum() == observations
+
+
+def test_the_doubled_baseline_has_the_published_mask():
+    documents = np.array([[1, 1, 1, 1, 2, 2, 2, 2, 0, 0]])
+    positions = np.array([[0, 1, 2, 3, 0, 1, 2, 3, 0, 0]])
+    assert np.array_equal(doubled.doubled_mask(documents, positions // 2), doubled_mask(documents, positions, 2))
+
+
+def test_the_doubled_baseline_computes_the_loss_of_the_two_streams():
+    experiment = workloads.peer_experiment(TINY)
+    batch = workloads.full_batch(2, 32, 4, 50)
+    two_streams, baseline = (train.TrainingRun(experiment, 50, workloads.MASK_ID) for _ in range(2))
+    baseline.step = doubled.make_doubled_step(
+        baseline.network, baseline.optimizer, experiment.training.seed, workloads.MASK_ID, experiment.diffusion
+    )
+    one, other = two_streams.calls([batch]), baseline.calls([batch])
+    for _ in range(2):
+        assert float(one()["loss"]) == pytest.approx(float(other()), rel=1e-5)
+
+
+def test_a_slow_neighbour_cancels_out_of_a_share():
+    quiet = timing.Timing(0.0, (1.0, 1.0, 1.0), (8e9, 8e9, 8e9))
+    loud = timing.Timing(0.0, (1.0, 2.0, 2.0), (8e9, 4e9, 4e9))
+    assert quiet.per_peak == loud.per_peak == 8e9
+
+
+def test_an_accelerator_that_is_asked_for_is_not_pinned(monkeypatch):
+    monkeypatch.setenv("JAX_PLATFORMS", "tpu,cpu")
+    assert timing.accelerator_expected() == "tpu"
+    assert not timing.hold_to_one_core()
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    assert timing.accelerator_expected() is None
+
+
+@pytest.mark.slow
+def test_the_command_prints_and_writes_what_it_measured(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(train, "hold_to_one_core", lambda: False)
+    monkeypatch.setattr(train, "MATMULS", ((64, 64, 64),))
+    monkeypatch.setattr(workloads, "PEER_MODEL", TINY)
+    monkeypatch.setattr(workloads, "PEER_PARAMETERS", count(TINY))
+    out = tmp_path / "bench.json"
+    words = ["--lengths", "32", "--repeats", "2", "--count", "20", "--trajectories", ROOMS, "--json", str(out)]
+    assert train.main(words) == 0
+    printed = capsys.readouterr().out
+    assert "NOT held to one core" in printed and "observations" in printed
+    report = json.loads(out.read_text())
+    layouts = [step["layout"] for step in report["steps"]]
+    assert layouts == ["two streams", "doubled, dense mask"]
+    assert all(len(step["timing"]["seconds"]) == 2 for step in report["steps"])
+    assert report["trajectories"]["ratio"] > 1
+
+
+def count(model):
+    from maskworld.benchmarks.flops import layer_parameters
+
+    norms = model.layers * 2 * (model.width + model.head_size) + model.width
+    return sum(layer_parameters(model)) * model.layers + norms + 2 * workloads.PEER_VOCABULARY * model.width
+
+
+def test_the_peer_is_compared_per_unit_of_product_speed_at_its_own_lengths():
+    result = train.StepResult(512, 4, timing.Timing(0.0, (4.0,), (50e9,)))
+    assert result.over_peer() == pytest.approx((4 * 512 / 4.0 / 50e9) / (312 / 95.6e9))
+    assert dataclasses.replace(result, length=256).over_peer() is None
