@@ -112,7 +112,7 @@ class Batch:
     rows: tuple[int, ...]
 
 
-def plan_batches(lengths: Sequence[int], batch_size: int, block_length: int, shapes: int = 3) -> list[Batch]:
+def plan_batches(lengths: Sequence[int], batch_size: int, block_length: int, shapes: int = 2) -> list[Batch]:
     """Batches of prompts of like length with at most `shapes` distinct capacities; the last batch may be short."""
     order = sorted(range(len(lengths)), key=lambda i: lengths[i])
     chunks = [tuple(order[i : i + batch_size]) for i in range(0, len(order), batch_size)]

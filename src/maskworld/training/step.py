@@ -71,7 +71,8 @@ def make_optimizer(config: OptimizerConfig, steps: int) -> tuple[optax.GradientT
 
 def _warmup_cosine(peak: float, config: OptimizerConfig, steps: int) -> optax.Schedule:
     warmup = min(config.warmup_steps, max(steps - 1, 1))
-    return optax.warmup_cosine_decay_schedule(0.0, peak, warmup, max(steps, 2), peak * config.final_learning_rate_fraction)
+    final = peak * config.final_learning_rate_fraction
+    return optax.warmup_cosine_decay_schedule(0.0, peak, warmup, max(steps, 2), final)
 
 
 def create_state(network: Network, optimizer: optax.GradientTransformation, key: Array) -> TrainState:
