@@ -261,7 +261,9 @@ def _validator(experiment: Experiment, prepared: Prepared, validation_step: Any,
     chosen = [_to_devices(rows, sharding) for rows in itertools.islice(host_batches, training.validation_batches)]
 
     def validate_params(params: Any) -> dict[str, float]:
-        sums = [validation_step(params, batch, np.int32(index)) for index, batch in enumerate(chosen)]
+        # One batch at a time: several programs with collectives in flight can starve each other of a CPU's few
+        # threads until XLA gives up on them.
+        sums = [jax.device_get(validation_step(params, batch, np.int32(index))) for index, batch in enumerate(chosen)]
         total = jax.tree.map(lambda *parts: sum(parts[1:], parts[0]), *sums)
         return {name: float(value) for name, value in jax.device_get(loss_metrics(total)).items()}
 
