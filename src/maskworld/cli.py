@@ -152,6 +152,12 @@ def _add_data_commands(commands) -> None:
         fields_of=_record_type,
     )
     record.add_argument("out", metavar="DIR", help="folder to write train, validation and test into")
+    record.add_argument(
+        "--preset",
+        default="rooms",
+        metavar="NAME",
+        help="settings that the fields override: rooms (the default) or house (rooms that resemble each other little)",
+    )
 
     prepare = _command(
         commands,
@@ -244,9 +250,12 @@ def _print_last_lines(run: Path) -> None:
 
 def _data_record(options: argparse.Namespace, unknown: Sequence[str]) -> None:
     from maskworld.configure import override
-    from maskworld.environments.recorder import record
+    from maskworld.environments.recorder import PRESETS, record
 
-    manifest = record(override(_record_type()(), unknown), Path(options.out))
+    if options.preset not in PRESETS:
+        raise ConfigError(f"--preset: no preset {options.preset}; there are {', '.join(sorted(PRESETS))}")
+    overrides = _overrides(unknown, ("--preset",))
+    manifest = record(override(PRESETS[options.preset], overrides), Path(options.out))
     counts = ", ".join(f"{facts['episodes']} {name}" for name, facts in manifest["splits"].items())
     print(f"recorded {options.out}: episodes: {counts}")
 

@@ -74,6 +74,13 @@ def test_a_random_verb_is_drawn_before_a_command_and_looking_counts_as_one_verb(
     assert min(drawn.values()) > 400
 
 
+def test_wandering_adds_to_the_share_of_commands_that_go_somewhere():
+    rng = random.Random(0)
+    drawn = [verb_of(random_command(view(), rng, wander=0.7)) for _ in range(3000)]
+    assert abs(drawn.count("go") / len(drawn) - (0.7 + 0.3 / 3)) < 0.03
+    assert {"open", "look", "inventory", "examine"} <= set(drawn)
+
+
 def test_the_asked_share_of_random_commands_is_impossible_but_well_formed():
     rng = random.Random(0)
     drawn = [random_command(view(), rng, 0.25) for _ in range(4000)]

@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from maskworld import cli
 from maskworld.data.schema import Trajectory
 from maskworld.data.trajectories import read_trajectories
+from maskworld.environments import recorder
 from maskworld.environments.pddl import pddl_problem
 from maskworld.environments.real.alfworld import AlfworldEngine, engine_versions
-from maskworld.environments.recorder import SPLITS, PlayerMixture, RecordConfig, _jobs, record, record_room
+from maskworld.environments.recorder import PRESETS, SPLITS, PlayerMixture, RecordConfig, _jobs, record, record_room
 from maskworld.environments.room_state import RoomState, render_state
 from maskworld.environments.rooms import RoomSizes, sample_room, sample_tasks
 from maskworld.errors import ConfigError, UserError
@@ -118,16 +120,26 @@ def test_players_come_in_the_asked_shares(engine: AlfworldEngine):
     assert all(row.metadata["won"] for row in players)
 
 
-def test_the_default_settings_make_the_recorded_set_that_comes_with_the_project(engine: AlfworldEngine):
-    folder = Path(__file__).parents[1] / "data" / "alfworld_rooms"
+@pytest.mark.parametrize("preset", ["rooms", "house"])
+def test_the_presets_make_the_recorded_sets_that_come_with_the_project(preset: str, engine: AlfworldEngine):
+    folder = Path(__file__).parents[1] / "data" / f"alfworld_{preset}"
     manifest = json.loads((folder / "manifest.json").read_text())
-    config = RecordConfig()
+    config = PRESETS[preset]
     assert manifest["config"] == json.loads(json.dumps({k: v for k, v in asdict(config).items() if k != "processes"}))
     if manifest["engine"] != engine_versions():
         pytest.skip(f"recorded with {manifest['engine']}")
     for split, jobs in _jobs(replace(config, train_rooms=3, validation_rooms=3, test_rooms=3)).items():
         again = [row for job in jobs for row in record_room(engine, job.room, config)]
         assert again == rows(folder, split)[: len(again)]
+
+
+def test_the_command_line_starts_from_the_named_preset(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys):
+    seen = []
+    monkeypatch.setattr(recorder, "record", lambda config, out: seen.append(config) or {"splits": {}})
+    assert cli.main(["data", "record", str(tmp_path), "--preset", "house", "--seed", "3"]) == 0
+    assert seen == [replace(PRESETS["house"], seed=3)]
+    assert cli.main(["data", "record", str(tmp_path), "--preset", "castle"]) == 2
+    assert "house, rooms" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -137,6 +149,7 @@ def test_the_default_settings_make_the_recorded_set_that_comes_with_the_project(
         (lambda: RecordConfig(epsilon=1.5), "epsilon"),
         (lambda: RecordConfig(epsilon=float("nan")), "epsilon"),
         (lambda: RecordConfig(processes=0), "processes"),
+        (lambda: RecordConfig(wander=2), "wander"),
         (lambda: PlayerMixture(expert=-1), "players.expert"),
         (lambda: PlayerMixture(0, 0, 0), "players"),
     ],

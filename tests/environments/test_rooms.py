@@ -14,6 +14,7 @@ from maskworld.environments.rooms import (
     OPENABLE,
     TASK_TYPES,
     TRANSFORMS,
+    Furnishing,
     Room,
     RoomSizes,
     listing_order,
@@ -38,6 +39,44 @@ def test_sizes_are_respected_and_all_occur():
     assert (len(large.receptacles), len(large.items)) == (12, 16)
 
 
+STUDIO = Furnishing(
+    rooms="studio",
+    most_receptacles_alike=5,
+    most_objects_alike=4,
+    receptacles_alike=0.8,
+    objects_alike=0.8,
+    opened=1.0,
+    lamp=0.0,
+    spread="even",
+)
+
+
+def test_a_furnishing_is_respected():
+    rooms = [sample_room(seed, RoomSizes((8, 8), (12, 12)), STUDIO) for seed in range(40)]
+    assert {room.kind for room in rooms} == {"studio"}
+    alike = [Counter(r.kind for r in room.receptacles).most_common(1)[0][1] for room in rooms]
+    assert max(alike) == 5
+    assert max(max(Counter(i.kind for i in room.items).values()) for room in rooms) == 4
+    assert not any(item.kind == LAMP for room in rooms for item in room.items)
+    for room in rooms:
+        assert all(r.opened for r in room.receptacles if r.openable)
+        assert {item.place for item in room.items} == set(room.receptacles), "a receptacle stayed empty"
+
+
+def test_a_room_holds_fewer_things_where_the_furnishing_has_no_more_of_them():
+    one_each = Furnishing(most_receptacles_alike=1, most_objects_alike=1)
+    for seed in range(20):
+        room = sample_room(seed, RoomSizes((16, 16), (16, 16)), one_each)
+        assert max(Counter(r.kind for r in room.receptacles).values()) == 1
+        assert max(Counter(i.kind for i in room.items).values()) == 1
+
+
+@pytest.mark.parametrize("values", [{"opened": 1.5}, {"lamp": float("nan")}, {"most_objects_alike": 0}])
+def test_a_furnishing_that_makes_no_room_is_refused(values: dict):
+    with pytest.raises(ConfigError, match=next(iter(values))):
+        Furnishing(**values)
+
+
 @pytest.mark.parametrize("sizes", [{"receptacles": (5, 4)}, {"objects": (0, 3)}, {"objects": (4, 99)}])
 def test_sizes_that_make_no_room_are_refused(sizes: dict):
     with pytest.raises(ConfigError, match=next(iter(sizes))):
@@ -45,7 +84,7 @@ def test_sizes_that_make_no_room_are_refused(sizes: dict):
 
 
 def test_everything_lies_where_alfred_lets_it_lie():
-    for room in ROOMS:
+    for room in [*ROOMS, *(sample_room(seed, RoomSizes((8, 10), (10, 14)), STUDIO) for seed in range(40))]:
         things = [*room.receptacles, *room.items]
         assert len({thing.name for thing in things}) == len(things)
         for item in room.items:

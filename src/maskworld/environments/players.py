@@ -40,14 +40,16 @@ class View:
     admissible: tuple[str, ...]
 
 
-def play(player: PlayerName, view: View, rng: random.Random, epsilon: float, inadmissible: float) -> str:
+def play(
+    player: PlayerName, view: View, rng: random.Random, epsilon: float, inadmissible: float, wander: float = 0.0
+) -> str:
     """The player's next command.
 
     epsilon: probability that noisy_expert plays a random command. inadmissible: probability that a random command is
-    well formed but impossible at this moment (the engine answers "Nothing happens.").
+    well formed but impossible at this moment (the engine answers "Nothing happens."). wander: see `random_command`.
     """
     if player == "random" or (player == "noisy_expert" and rng.random() < epsilon):
-        return random_command(view, rng, inadmissible)
+        return random_command(view, rng, inadmissible, wander)
     return expert_command(view.layout, view.task, view.state)
 
 
@@ -56,13 +58,15 @@ def verb_of(command: str) -> str:
     return command.partition(" ")[0]
 
 
-def random_command(view: View, rng: random.Random, inadmissible: float = 0.0) -> str:
-    """A verb drawn uniformly, then a command of that verb.
+def random_command(view: View, rng: random.Random, inadmissible: float = 0.0, wander: float = 0.0) -> str:
+    """A verb drawn uniformly, then a command of that verb; with probability `wander` the verb is `go`.
 
     look, inventory and examine count as one verb together, since they are always possible and change nothing.
     """
     if rng.random() < inadmissible:
         return _impossible_command(view, rng)
+    if wander and rng.random() < wander:
+        return rng.choice([command for command in view.admissible if verb_of(command) == "go"])
     by_verb: dict[str, dict[str, list[str]]] = {}
     for command in view.admissible:
         verb = verb_of(command)

@@ -31,7 +31,7 @@ from maskworld.environments.pddl import pddl_problem
 from maskworld.environments.players import COMMANDS, View, play, verb_of
 from maskworld.environments.real.alfworld import AlfworldEngine, engine_versions
 from maskworld.environments.room_state import RoomState, render_state
-from maskworld.environments.rooms import Room, RoomSizes, Task, sample_room, sample_tasks
+from maskworld.environments.rooms import Furnishing, Room, RoomSizes, Task, sample_room, sample_tasks
 from maskworld.errors import ConfigError, UserError
 from maskworld.storage import write_text
 
@@ -83,7 +83,10 @@ class RecordConfig:
     """Probability that noisy_expert plays a random command."""
     inadmissible: float = 0.05
     """Share of random commands that are well formed but impossible at that moment."""
+    wander: float = 0.0
+    """Share of the other random commands that go somewhere, whatever else is possible; without it verbs are equal."""
     sizes: RoomSizes = field(default_factory=RoomSizes)
+    furnishing: Furnishing = field(default_factory=Furnishing)
     seed: int = 0
     """Seed of rooms, tasks, players and commands; two seeds share no room's seed."""
     processes: int = 2
@@ -98,12 +101,39 @@ class RecordConfig:
             "max_steps": (1, 1000),
             "epsilon": (0, 1),
             "inadmissible": (0, 1),
+            "wander": (0, 1),
             "seed": (0, 2**31),
             "processes": (1, 256),
         }
         for name, (low, high) in bounds.items():
             if not low <= getattr(self, name) <= high:
                 raise ConfigError(f"{name}: {getattr(self, name)} is not within {low}..{high}")
+
+
+PRESETS = {
+    "rooms": RecordConfig(),
+    # Studio flats of many like things, few of them shut or empty, and players that look around: a command seldom
+    # reappears with the same answer, so that counting answers to commands predicts little.
+    "house": RecordConfig(
+        train_rooms=600,
+        validation_rooms=50,
+        test_rooms=100,
+        wander=0.65,
+        sizes=RoomSizes(receptacles=(8, 10), objects=(13, 16)),
+        furnishing=Furnishing(
+            rooms="studio",
+            most_receptacles_alike=9,
+            most_objects_alike=6,
+            receptacles_alike=0.75,
+            objects_alike=0.7,
+            appliances=0.3,
+            lamp=0.3,
+            opened=0.7,
+            spread="even",
+        ),
+    ),
+}
+"""Settings by name: what the recorded sets that come with the project were made with."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +181,7 @@ def _jobs(config: RecordConfig) -> dict[str, list[_Job]]:
         jobs[split] = []
         seed = (config.seed * len(SPLITS) + index) * _SEEDS_PER_SPLIT
         while len(jobs[split]) < getattr(config, f"{split}_rooms"):
-            room = sample_room(seed, config.sizes)
+            room = sample_room(seed, config.sizes, config.furnishing)
             seed += 1
             if room.layout_key not in seen:
                 seen.add(room.layout_key)
@@ -209,7 +239,7 @@ def _record_episode(
     steps: list[Step] = []
     while not turn.done and len(steps) < config.max_steps:
         view = View(engine.layout, task, RoomState(turn.facts), turn.admissible)
-        command = play(player, view, rng, config.epsilon, config.inadmissible)
+        command = play(player, view, rng, config.epsilon, config.inadmissible, config.wander)
         before, turn = turn, engine.step(command)
         added, deleted = sorted(turn.facts - before.facts), sorted(before.facts - turn.facts)
         steps.append(Step(command, turn.text, turn.reward, turn.done, tuple(added), tuple(deleted)))

@@ -1,16 +1,17 @@
 """Household rooms sampled from a seed, and the PDDL problems that make the ALFWorld engine play them.
 
-Standard library only: sampling a room needs no engine. The kinds of things, what can be done with them and where
-they may lie are the subset of ALFRED's tables that the rooms use; a test compares them with the engine's own.
+Standard library only: sampling a room needs no engine. `kinds.py` holds the tables of what there is.
 """
 
 from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from maskworld.environments.kinds import APPLIANCES, LAMP, LAMP_PLACES, OBJECTS, OPENABLE, ROOM_KINDS, SINGLE
 from maskworld.errors import ConfigError
 
 TaskType = Literal[
@@ -22,104 +23,10 @@ TaskType = Literal[
     "pick_two_obj_and_place",
 ]
 
-LAMP = "desklamp"
-OPENABLE = frozenset({"cabinet", "drawer", "fridge", "microwave", "safe"})
-_SINGLE = frozenset({"fridge", "microwave", "sinkbasin", "coffeemachine", "bed", "safe", "desk", "garbagecan"})
-_LAMP_PLACES = ("desk", "sidetable", "dresser", "shelf")
-_MOST_OF_A_KIND = 3
+_KITCHEN_SHARE = 0.625  # gives the six task types nearly equal shares over kitchens and bedrooms together
 _LARGEST = 16
 
-
-@dataclass(frozen=True)
-class Kind:
-    """What an object kind affords and which receptacle kinds may hold it (words separated by blanks)."""
-
-    affords: str
-    places: str
-
-    def can(self, verb: str) -> bool:
-        return verb in self.affords.split()
-
-    def fits(self, receptacle_kind: str) -> bool:
-        return receptacle_kind in self.places.split()
-
-
-# "hold" marks ALFRED's movable receptacles: the engine describes them by what lies in them (here always nothing).
-OBJECTS: dict[str, Kind] = {
-    "alarmclock": Kind("", "countertop diningtable shelf desk dresser sidetable"),
-    "apple": Kind("heat cool clean slice", "countertop fridge microwave sinkbasin garbagecan diningtable sidetable"),
-    "book": Kind("", "countertop cabinet drawer diningtable shelf desk bed dresser sidetable armchair"),
-    "bowl": Kind(
-        "cool clean hold", "countertop cabinet fridge microwave sinkbasin diningtable shelf desk dresser sidetable"
-    ),
-    "bread": Kind("heat cool slice", "countertop fridge microwave garbagecan diningtable sidetable"),
-    "butterknife": Kind("clean", "countertop drawer sinkbasin diningtable sidetable"),
-    "cd": Kind("", "countertop cabinet drawer garbagecan diningtable shelf desk dresser sidetable safe"),
-    "cellphone": Kind("", "countertop drawer diningtable shelf desk bed dresser sidetable safe armchair"),
-    "creditcard": Kind("", "countertop drawer diningtable shelf desk dresser sidetable safe armchair"),
-    "cup": Kind(
-        "heat cool clean hold", "countertop cabinet fridge microwave sinkbasin diningtable shelf desk dresser sidetable"
-    ),
-    "dishsponge": Kind("clean", "countertop cabinet drawer sinkbasin garbagecan diningtable shelf sidetable"),
-    "egg": Kind("heat cool clean slice", "countertop fridge microwave sinkbasin garbagecan diningtable sidetable"),
-    "fork": Kind("clean", "countertop drawer sinkbasin diningtable sidetable"),
-    "kettle": Kind("clean", "countertop cabinet sinkbasin diningtable stoveburner shelf sidetable"),
-    "keychain": Kind("", "countertop drawer diningtable shelf desk dresser sidetable safe armchair"),
-    "knife": Kind("clean", "countertop drawer sinkbasin diningtable sidetable"),
-    "ladle": Kind("clean", "countertop cabinet drawer sinkbasin diningtable sidetable"),
-    "laptop": Kind("", "countertop diningtable desk bed dresser sidetable armchair"),
-    "lettuce": Kind("cool clean slice", "countertop fridge sinkbasin garbagecan diningtable sidetable"),
-    "mug": Kind(
-        "heat cool clean hold",
-        "countertop cabinet fridge microwave sinkbasin diningtable shelf coffeemachine desk dresser sidetable",
-    ),
-    "pan": Kind("cool clean hold", "countertop cabinet fridge sinkbasin diningtable stoveburner sidetable"),
-    "pen": Kind("", "countertop drawer garbagecan diningtable shelf desk dresser sidetable"),
-    "pencil": Kind("", "countertop drawer garbagecan diningtable shelf desk dresser sidetable"),
-    "peppershaker": Kind("", "countertop cabinet drawer diningtable shelf sidetable"),
-    "pillow": Kind("", "bed armchair"),
-    "plate": Kind(
-        "heat cool clean hold", "countertop cabinet fridge microwave sinkbasin diningtable shelf desk dresser sidetable"
-    ),
-    "pot": Kind("cool clean hold", "countertop cabinet fridge sinkbasin diningtable stoveburner shelf sidetable"),
-    "potato": Kind("heat cool clean slice", "countertop fridge microwave sinkbasin garbagecan diningtable sidetable"),
-    "remotecontrol": Kind("", "countertop drawer diningtable shelf desk dresser sidetable armchair"),
-    "saltshaker": Kind("", "countertop cabinet drawer diningtable shelf sidetable"),
-    "soapbottle": Kind("", "countertop cabinet drawer garbagecan diningtable shelf desk sidetable"),
-    "spatula": Kind("clean", "countertop drawer sinkbasin diningtable sidetable"),
-    "spoon": Kind("clean", "countertop drawer sinkbasin diningtable sidetable"),
-    "statue": Kind("", "countertop diningtable shelf desk dresser sidetable safe"),
-    "tomato": Kind("heat cool clean slice", "countertop fridge microwave sinkbasin garbagecan diningtable sidetable"),
-    "vase": Kind("", "countertop cabinet diningtable shelf desk dresser sidetable safe"),
-    "watch": Kind("", "countertop drawer diningtable shelf desk dresser sidetable safe"),
-    "winebottle": Kind("cool", "countertop cabinet fridge garbagecan diningtable shelf desk dresser sidetable"),
-    LAMP: Kind("toggle", ""),
-}
-
-_KITCHEN_OBJECTS = (
-    "apple bread egg lettuce potato tomato mug plate bowl cup pan pot kettle fork spoon knife butterknife spatula "
-    "ladle dishsponge saltshaker peppershaker soapbottle winebottle"
-).split()
-_BEDROOM_OBJECTS = (
-    "alarmclock book cd cellphone creditcard keychain laptop mug bowl pen pencil pillow remotecontrol statue vase watch"
-).split()
-_KITCHEN_RECEPTACLES = "countertop cabinet drawer diningtable shelf stoveburner garbagecan coffeemachine".split()
-_BEDROOM_RECEPTACLES = "desk drawer dresser sidetable garbagecan shelf bed safe armchair".split()
-_APPLIANCES = ("fridge", "microwave", "sinkbasin")
-
-# Weights that give the six types nearly equal shares over kitchens and bedrooms together.
-_KITCHEN_SHARE = 0.625
-_TASK_WEIGHTS: dict[str, dict[str, float]] = {
-    "kitchen": {
-        "pick_and_place_simple": 1,
-        "pick_clean_then_place_in_recep": 3,
-        "pick_heat_then_place_in_recep": 4.5,
-        "pick_cool_then_place_in_recep": 3,
-        "pick_two_obj_and_place": 1,
-    },
-    "bedroom": {"pick_and_place_simple": 2, "look_at_obj_in_light": 4.5, "pick_two_obj_and_place": 3},
-}
-TASK_TYPES: tuple[str, ...] = tuple(_TASK_WEIGHTS["kitchen"]) + ("look_at_obj_in_light",)
+TASK_TYPES: tuple[str, ...] = tuple(ROOM_KINDS["kitchen"].tasks) + ("look_at_obj_in_light",)
 
 # task type -> (verb the object must afford, appliance, property the goal asks for)
 TRANSFORMS: dict[str, tuple[str, str, str]] = {
@@ -163,6 +70,38 @@ class RoomSizes:
 
 
 @dataclass(frozen=True)
+class Furnishing:
+    """Which things a room has and how they are spread. The defaults make small rooms that resemble each other."""
+
+    rooms: Literal["kitchen_or_bedroom", "studio"] = "kitchen_or_bedroom"
+    """studio: one room with the things of a whole flat, so that all six task types are set in it."""
+    most_receptacles_alike: int = 3
+    """Receptacles of a kind in a room at most, except kinds of which there is one only, such as fridge."""
+    most_objects_alike: int = 3
+    """Objects of a kind in a room at most."""
+    receptacles_alike: float = 0.0
+    """Probability that the next receptacle is of a kind that the room has already."""
+    objects_alike: float = 0.35
+    """The same for objects."""
+    appliances: float = 0.9
+    """Probability of each of fridge, microwave and sinkbasin, in rooms that may have them."""
+    lamp: float = 0.8
+    """Probability of a desk lamp, in rooms that may have one."""
+    opened: float = 0.1
+    """Probability that a receptacle with a door is open at the start."""
+    spread: Literal["crowded", "even"] = "crowded"
+    """crowded: things gather where things are. even: no receptacle stays empty while there are objects for it."""
+
+    def __post_init__(self) -> None:
+        for name in ("most_receptacles_alike", "most_objects_alike"):
+            if not 1 <= getattr(self, name) <= _LARGEST:
+                raise ConfigError(f"furnishing.{name}: {getattr(self, name)} is not within 1..{_LARGEST}")
+        for name in ("receptacles_alike", "objects_alike", "appliances", "lamp", "opened"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ConfigError(f"furnishing.{name}: {getattr(self, name)} is not a probability")
+
+
+@dataclass(frozen=True)
 class Receptacle:
     kind: str
     number: int
@@ -190,7 +129,7 @@ class Room:
     """One room: what stands in it and where everything lies before the first action."""
 
     seed: int
-    kind: Literal["kitchen", "bedroom"]
+    kind: Literal["kitchen", "bedroom", "studio"]
     receptacles: tuple[Receptacle, ...]
     items: tuple[Item, ...]
 
@@ -225,28 +164,36 @@ def listing_order(name: str) -> tuple[str, int]:
     return kind, -int(number)
 
 
-def sample_room(seed: int, sizes: RoomSizes = RoomSizes()) -> Room:
-    """A room in which at least one task is solvable; a pure function of (seed, sizes)."""
+def sample_room(seed: int, sizes: RoomSizes = RoomSizes(), furnishing: Furnishing = Furnishing()) -> Room:
+    """A room in which at least one task is solvable; a pure function of its arguments."""
     rng = random.Random(f"room/{seed}/{sizes.receptacles}/{sizes.objects}")
     while True:
-        kind: Literal["kitchen", "bedroom"] = "kitchen" if rng.random() < _KITCHEN_SHARE else "bedroom"
-        receptacles = _sample_receptacles(rng, kind, rng.randint(*sizes.receptacles))
-        items = _sample_items(rng, kind, receptacles, rng.randint(*sizes.objects))
+        kind: Literal["kitchen", "bedroom", "studio"] = "studio"
+        if furnishing.rooms == "kitchen_or_bedroom":
+            kind = "kitchen" if rng.random() < _KITCHEN_SHARE else "bedroom"
+        receptacles = _sample_receptacles(rng, kind, rng.randint(*sizes.receptacles), furnishing)
+        items = _sample_items(rng, kind, receptacles, rng.randint(*sizes.objects), furnishing)
         room = Room(seed, kind, receptacles, items)
         if tasks_of(room):
             return room
 
 
-def _sample_receptacles(rng: random.Random, room_kind: str, count: int) -> tuple[Receptacle, ...]:
-    if room_kind == "kitchen":
-        kinds = [rng.choice(("countertop", "diningtable")), *(a for a in _APPLIANCES if rng.random() < 0.9)]
-        pool = _KITCHEN_RECEPTACLES
-    else:
-        kinds, pool = [rng.choice(_LAMP_PLACES)], _BEDROOM_RECEPTACLES
+def _sample_receptacles(
+    rng: random.Random, room_kind: str, count: int, furnishing: Furnishing
+) -> tuple[Receptacle, ...]:
+    kinds: list[str] = []
+    if room_kind != "bedroom":
+        kinds += [rng.choice(("countertop", "diningtable"))]
+        kinds += [a for a in APPLIANCES if rng.random() < furnishing.appliances]
+    if room_kind != "kitchen":
+        kinds.append(rng.choice(LAMP_PLACES))
+    pool = ROOM_KINDS[room_kind].receptacles
     kinds = kinds[:count]
-    while len(kinds) < count:
-        kind = rng.choice(pool)
-        if kinds.count(kind) < (1 if kind in _SINGLE else _MOST_OF_A_KIND):
+    most = {kind: 1 if kind in SINGLE else furnishing.most_receptacles_alike for kind in pool}
+    while len(kinds) < count and any(kinds.count(kind) < most[kind] for kind in pool):
+        again = [kind for kind in pool if 0 < kinds.count(kind) < most[kind]]
+        kind = _next_kind(rng, again, pool, furnishing.receptacles_alike)
+        if kinds.count(kind) < most[kind]:
             kinds.append(kind)
     seen: Counter[str] = Counter()
     receptacles = []
@@ -255,31 +202,48 @@ def _sample_receptacles(rng: random.Random, room_kind: str, count: int) -> tuple
         # Real scenes have a few cabinets and drawers that are shut for good as far as the engine cares: it then
         # prints their contents like a shelf's.
         openable = kind in OPENABLE and not (kind in ("cabinet", "drawer") and rng.random() < 0.05)
-        receptacles.append(Receptacle(kind, seen[kind], openable, openable and rng.random() < 0.1))
+        receptacles.append(Receptacle(kind, seen[kind], openable, openable and rng.random() < furnishing.opened))
     return tuple(receptacles)
 
 
 def _sample_items(
-    rng: random.Random, room_kind: str, receptacles: tuple[Receptacle, ...], count: int
+    rng: random.Random, room_kind: str, receptacles: tuple[Receptacle, ...], count: int, furnishing: Furnishing
 ) -> tuple[Item, ...]:
-    names = _KITCHEN_OBJECTS if room_kind == "kitchen" else _BEDROOM_OBJECTS
+    names = ROOM_KINDS[room_kind].objects
     pool = [name for name in names if any(OBJECTS[name].fits(r.kind) for r in receptacles)]
     items: list[Item] = []
     seen: Counter[str] = Counter()
-    lit = [r for r in receptacles if r.kind in _LAMP_PLACES]
-    if room_kind == "bedroom" and lit and rng.random() < 0.8:
+    lit = [r for r in receptacles if r.kind in LAMP_PLACES]
+    if room_kind != "kitchen" and lit and rng.random() < furnishing.lamp:
         items.append(Item(LAMP, 1, rng.choice(lit)))
-    while len(items) < count:
-        again = [kind for kind in seen if seen[kind] < _MOST_OF_A_KIND]
-        kind = rng.choice(again) if again and rng.random() < 0.35 else rng.choice(pool)
-        if seen[kind] >= _MOST_OF_A_KIND:
+    most = furnishing.most_objects_alike
+    while len(items) < count and any(seen[kind] < most for kind in pool):
+        there: Sequence[Receptacle] = receptacles
+        if furnishing.spread == "even":
+            empty = _empty_ones(receptacles, items, [kind for kind in pool if seen[kind] < most])
+            there = [rng.choice(empty)] if empty else receptacles
+        fitting = [kind for kind in pool if any(OBJECTS[kind].fits(r.kind) for r in there)]
+        again = [kind for kind in seen if kind in fitting and seen[kind] < most]
+        kind = _next_kind(rng, again, fitting, furnishing.objects_alike)
+        if seen[kind] >= most:
             continue
-        places = [r for r in receptacles if OBJECTS[kind].fits(r.kind)]
-        # Things gather where things already are, so that listings of several objects are common.
+        places = [r for r in there if OBJECTS[kind].fits(r.kind)]
+        # In crowded rooms things gather where things already are, so that listings of several objects are common.
         crowd = [1 + sum(item.place == place for item in items) for place in places]
         seen[kind] += 1
-        items.append(Item(kind, seen[kind], rng.choices(places, crowd)[0]))
+        items.append(Item(kind, seen[kind], rng.choices(places, crowd if furnishing.spread == "crowded" else None)[0]))
     return tuple(items)
+
+
+def _empty_ones(receptacles: Sequence[Receptacle], items: Sequence[Item], kinds: Sequence[str]) -> list[Receptacle]:
+    """The receptacles in which nothing lies though one of `kinds` could."""
+    taken = {item.place.name for item in items}
+    return [r for r in receptacles if r.name not in taken and any(OBJECTS[kind].fits(r.kind) for kind in kinds)]
+
+
+def _next_kind(rng: random.Random, again: Sequence[str], pool: Sequence[str], alike: float) -> str:
+    """With probability `alike` one of `again`, if there are any, else one of `pool`."""
+    return rng.choice(again) if again and alike and rng.random() < alike else rng.choice(pool)
 
 
 def tasks_of(room: Room) -> tuple[Task, ...]:
@@ -289,7 +253,7 @@ def tasks_of(room: Room) -> tuple[Task, ...]:
     lamp = any(item.kind == LAMP for item in room.items)
     tasks = []
     for kind in sorted(counts):
-        if lamp and room.kind == "bedroom":
+        if lamp:
             tasks.append(Task("look_at_obj_in_light", kind, lamp=LAMP))
         for place in here:
             if not OBJECTS[kind].fits(place):
@@ -302,7 +266,7 @@ def tasks_of(room: Room) -> tuple[Task, ...]:
             for task_type, (verb, appliance, _) in TRANSFORMS.items():
                 if OBJECTS[kind].can(verb) and appliance in here:
                     tasks.append(Task(task_type, kind, place))
-    allowed = _TASK_WEIGHTS[room.kind]
+    allowed = ROOM_KINDS[room.kind].tasks
     return tuple(task for task in tasks if task.type in allowed)
 
 
@@ -314,7 +278,7 @@ def sample_tasks(room: Room, rng: random.Random, count: int) -> tuple[Task, ...]
         if not left:
             left = list(tasks_of(room))
         types = sorted({task.type for task in left})
-        task_type = rng.choices(types, [_TASK_WEIGHTS[room.kind][t] for t in types])[0]
+        task_type = rng.choices(types, [ROOM_KINDS[room.kind].tasks[t] for t in types])[0]
         task = rng.choice([task for task in left if task.type == task_type])
         left.remove(task)
         chosen.append(task)
