@@ -58,7 +58,7 @@ class ModelConfig:
     norm_epsilon: float = 1e-6
     tie_embeddings: bool = True
     initializer_std: float = 0.02
-    """Standard deviation of the initial matrices; those that write to the residual stream get 1 / sqrt(2 layers) of it."""
+    """Standard deviation of the initial matrices; those that write to the stream get 1 / sqrt(2 layers) of it."""
     embedding_std: float = 0.02
     """Standard deviation of the initial embedding. Large against the branches, tokens stay legible in the stream and
     copying is learned sooner; with tied embeddings it is also the scale of the logits, so leave it small there."""
