@@ -208,7 +208,8 @@ MAIN_WITHOUT_GUARD = """
 import sys
 from maskworld.data.pipeline import batches
 iterator = batches(sys.argv[1], 2, workers=2)
-next(iterator)
+for _ in range(4):  # each worker has answered, so each has opened the rows
+    next(iterator)
 from maskworld.data.reader_process import ReaderProcess
 children = [value for value in __import__("gc").get_objects() if isinstance(value, ReaderProcess)]
 for child in children:
