@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
 import textwrap
 import time
@@ -11,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from maskworld import __version__
-from maskworld.errors import ConfigError, UserError
+from maskworld.errors import ConfigError, StorageError, UserError
 
 BENCHMARKS = {"train": "maskworld.benchmarks.train"}
 
@@ -39,31 +40,41 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; the exit code: 0, 2 for something the user can mend, 130 after Ctrl-C."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        if words[:1] == ["bench"] and words[1:2] and words[1] in BENCHMARKS:
-            return importlib.import_module(BENCHMARKS[words[1]]).main(words[2:]) or 0
-        parser = _parser()
-        options, unknown = parser.parse_known_args(_with_joined_values(words))
-        if not hasattr(options, "do"):
-            parser.print_help()
-            return 2 if words else 0
-        return options.do(options, unknown) or 0
+        return _run(words)
+    except StorageError as error:
+        return _refused(error, leave=arguments is None)
     except UserError as error:
-        print(f"maskworld: {error}", file=sys.stderr)
-        return 2
+        return _refused(error)
     except OSError as error:
-        return _storage(error)
+        from maskworld.storage import storage_error
+
+        translated = storage_error(error, error.filename or "the output")
+        if translated is None:
+            raise
+        return _refused(translated, leave=arguments is None)
     except KeyboardInterrupt:
         print("\nmaskworld: stopped; the same command goes on from the last checkpoint", file=sys.stderr)
         return 130
 
 
-def _storage(error: OSError) -> int:
-    from maskworld.storage import storage_error
+def _run(words: list[str]) -> int:
+    if words[:1] == ["bench"] and words[1:2] and words[1] in BENCHMARKS:
+        return importlib.import_module(BENCHMARKS[words[1]]).main(words[2:]) or 0
+    parser = _parser()
+    options, unknown = parser.parse_known_args(_with_joined_values(words))
+    if not hasattr(options, "do"):
+        parser.print_help()
+        return 2 if words else 0
+    return options.do(options, unknown) or 0
 
-    translated = storage_error(error, error.filename or "the output")
-    if translated is None:
-        raise error
-    print(f"maskworld: {translated}", file=sys.stderr)
+
+def _refused(error: UserError, leave: bool = False) -> int:
+    print(f"maskworld: {error}", file=sys.stderr)
+    if leave:
+        # Threads whose write has failed may wait twenty minutes for each other, and Python would wait for them.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(2)
     return 2
 
 

@@ -12,8 +12,7 @@ a bad disk leaves is recognised here, set aside, and said.
 from __future__ import annotations
 
 import dataclasses
-import logging
-import warnings
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
@@ -24,7 +23,7 @@ from jax.sharding import SingleDeviceSharding
 from orbax.checkpoint import v1 as ocp
 
 from maskworld.config import Experiment, ModelContract
-from maskworld.errors import CheckpointError
+from maskworld.errors import CheckpointError, StorageError
 from maskworld.storage import storage_error, writing
 from maskworld.training.checkpoint_folder import (
     Damaged,
@@ -36,6 +35,7 @@ from maskworld.training.checkpoint_folder import (
     sweep_unfinished,
 )
 from maskworld.training.fingerprint import fingerprint
+from maskworld.training.quiet import quieten_orbax
 
 CHECKPOINT_FOLDER = "checkpoints"
 
@@ -85,7 +85,7 @@ class Checkpoints:
         Raises:
             StorageError: the folder cannot be written.
         """
-        _quieten_orbax()
+        quieten_orbax()
         self.folder = run / CHECKPOINT_FOLDER
         self._record, self._tell = Record(config, contract, data_hash), tell
         self._pending: Any = None
@@ -94,7 +94,10 @@ class Checkpoints:
         self._unfinished = sweep_unfinished(self.folder)
         self._losses: dict[int, float] = {}
         policy = KeepLastAndBest(config.training.keep_last, config.training.keep_best, self._losses)
-        self._orbax = ocp.training.Checkpointer(self.folder.absolute(), preservation_policy=policy)
+        # Folders are made before `save` returns: where that fails in the background, Orbax's other threads go on
+        # waiting for them.
+        context = ocp.Context(async_options=ocp.options.AsyncOptions(create_directories_asynchronously=False))
+        self._orbax = ocp.training.Checkpointer(self.folder.absolute(), context=context, preservation_policy=policy)
         for step in self.steps:
             self._remember(step)
 
@@ -115,6 +118,7 @@ class Checkpoints:
             StorageError: this or the previous save could not be written; earlier checkpoints are untouched.
         """
         self.wait()
+        _check_space(self.folder, state)
         record = dataclasses.replace(
             self._record,
             validation_loss=validation_loss,
@@ -246,7 +250,7 @@ def load_params(run: Path, which: int | Literal["best", "latest"] = "best", shar
     Raises:
         CheckpointError: no checkpoint, no such step, or none that can be read.
     """
-    _quieten_orbax()
+    quieten_orbax()
     folder = run / CHECKPOINT_FOLDER
     if not folder.is_dir():
         raise CheckpointError(f"no {folder}: {run} holds no trained model")
@@ -272,6 +276,19 @@ def load_params(run: Path, which: int | Literal["best", "latest"] = "best", shar
     if not notes:
         raise CheckpointError(f"{folder} holds no finished checkpoint")
     raise CheckpointError("\n  ".join([f"no checkpoint in {folder} can be read:", *notes]))
+
+
+def _check_space(folder: Path, state: Any) -> None:
+    """Refuse a save that cannot fit before it begins: a write that fails in Orbax's threads leaves some of them waiting
+    for twenty minutes, and a process waits for its threads before it ends."""
+    needed = sum(shard.data.nbytes for leaf in jax.tree.leaves(state) for shard in leaf.addressable_shards[:1])
+    with writing(folder):
+        free = shutil.disk_usage(folder).free
+    if free < needed:
+        raise StorageError(
+            f"cannot write {folder}: no space left for a checkpoint of {needed / 1e6:,.1f} MB "
+            f"({free / 1e6:,.1f} MB are free); free some or choose another run folder"
+        )
 
 
 def _read_record(orbax: Any, folder: Path, step: int) -> Record:
@@ -315,10 +332,3 @@ def _reason(error: BaseException) -> str:
         error = cause
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0][:300]}" if lines else type(error).__name__
-
-
-def _quieten_orbax() -> None:
-    """Orbax and its threads log one failure dozens of times, with traces; it is told once, by us."""
-    logging.getLogger("absl").setLevel(logging.CRITICAL)
-    logging.getLogger("asyncio").setLevel(logging.CRITICAL)
-    warnings.filterwarnings("ignore", message="coroutine .* was never awaited", category=RuntimeWarning)
