@@ -17,7 +17,9 @@ from maskworld.data.schema import Step, Trajectory
 from maskworld.data.tokenizer_sentencepiece import SentencePieceTokenizer
 
 # A busy machine makes single examples slow, which says nothing about the code.
-hypothesis.settings.register_profile("no deadline", deadline=None)
+hypothesis.settings.register_profile(
+    "no deadline", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
 hypothesis.settings.load_profile("no deadline")
 
 SENTENCES = (
