@@ -17,6 +17,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from maskworld.config import ModelConfig
+from maskworld.models.linear import linear
 
 Params = dict[str, Any]
 
@@ -91,7 +92,7 @@ class Attention(nnx.Module):
         self.config, self.dtype = config, dtype
 
     def _heads(self, x, kernel):
-        return (x @ kernel[...].astype(self.dtype)).reshape(*x.shape[:-1], -1, self.config.head_size)
+        return linear(x, kernel[...]).reshape(*x.shape[:-1], -1, self.config.head_size)
 
     def project_query(self, x: Float[Array, "B N D"], turn: Rotation) -> Float[Array, "B N H E"]:
         return rotate(rms_norm(self._heads(x, self.query), self.query_norm[...], self.config.norm_epsilon), turn)
@@ -101,7 +102,7 @@ class Attention(nnx.Module):
         return KeyValue(rotate(key, turn), self._heads(x, self.value))
 
     def project_out(self, x: Float[Array, "B N H E"]) -> Float[Array, "B N D"]:
-        return x.reshape(*x.shape[:2], -1) @ self.out[...].astype(self.dtype)
+        return linear(x.reshape(*x.shape[:2], -1), self.out[...])
 
 
 class FeedForward(nnx.Module):
@@ -116,8 +117,8 @@ class FeedForward(nnx.Module):
         self.dtype = dtype
 
     def __call__(self, x: Float[Array, "*batch D"]) -> Float[Array, "*batch D"]:
-        gate, up, down = (kernel[...].astype(self.dtype) for kernel in (self.gate, self.up, self.down))
-        return (jax.nn.silu(x @ gate) * (x @ up)) @ down
+        gate, up = linear(x, self.gate[...]), linear(x, self.up[...])
+        return linear(jax.nn.silu(gate) * up, self.down[...])
 
 
 class Layer(nnx.Module):
