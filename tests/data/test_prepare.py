@@ -235,5 +235,3 @@ def test_k_is_chosen_from_the_data_or_taken_as_given(data, tmp_path):
 def test_files_of_a_split_are_found_by_name_in_a_fixed_order(data, tmp_path):
     assert [path.name for path in split_files(data.trajectories, "train")] == ["train-more.jsonl", "train.jsonl.gz"]
     assert [path.name for path in split_files(data.trajectories, "test")] == ["test.jsonl"]
-
-

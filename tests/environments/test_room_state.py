@@ -56,9 +56,7 @@ def test_the_text_shows_everything_that_actions_change():
 
 def test_place_hands_and_contents_come_from_the_facts():
     assert (START.place, START.held) == (MIDDLE, "")
-    state = START.after(
-        {"atlocation(desk 1)", "holds(mug 2)"}, {"atlocation(middle)", "inreceptacle(mug 2, desk 1)"}
-    )
+    state = START.after({"atlocation(desk 1)", "holds(mug 2)"}, {"atlocation(middle)", "inreceptacle(mug 2, desk 1)"})
     assert (state.place, state.held) == ("desk 1", "mug 2")
     assert state.contents("desk 1") == ["desklamp 1", "mug 10", "pen 1"]
     assert START.contents("desk 1") == ["desklamp 1", "mug 10", "mug 2", "pen 1"]
