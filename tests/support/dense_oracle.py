@@ -39,13 +39,15 @@ def forward(model, tokens, positions, mask):
     return x
 
 
-def doubled_loss(network, params, batch, noisy_tokens, masked, weight, block_length):
-    """(sum of weight * cross-entropy, sum of cross-entropy); noisy arrays are [B, L] at their row positions."""
+def doubled_loss(network, params, batch, mask, noisy_tokens, masked, weight):
+    """(sum of weight * cross-entropy, sum of cross-entropy); noisy arrays are [B, L] at their row positions.
+
+    `mask` is that of `doubled_mask`: made outside, because a compiler takes long over large constants.
+    """
     model = network.bind(params)
-    mask = doubled_mask(np.asarray(batch["document_ids"]), np.asarray(batch["positions"]), block_length)
     tokens = jnp.concatenate([noisy_tokens, batch["tokens"]], axis=1)
     positions = jnp.concatenate([batch["positions"]] * 2, axis=1)
-    hidden = forward(model, tokens, positions, jnp.asarray(mask))[:, : batch["tokens"].shape[1]]
+    hidden = forward(model, tokens, positions, mask)[:, : batch["tokens"].shape[1]]
     log_probs = jax.nn.log_softmax(model.logits(hidden), axis=-1)
     loss = -jnp.take_along_axis(log_probs, batch["tokens"][..., None], axis=-1)[..., 0]
     loss = jnp.where(masked, loss, 0.0)

@@ -1,6 +1,7 @@
 """Two streams against the doubled sequence, and against SDAR's own losses and gradients."""
 
 import dataclasses
+from functools import partial
 from pathlib import Path
 
 import dense_oracle
@@ -15,7 +16,7 @@ from maskworld.config import DiffusionConfig, ModelConfig
 from maskworld.diffusion.corruption import Corruption, corrupt
 from maskworld.models.transformer import Network
 from maskworld.models.two_stream import gather_blocks
-from maskworld.training.loss import corrupted_loss, noisy_targets
+from maskworld.training.loss import corrupted_loss, diffusion_loss, noisy_targets
 
 MASK = 3
 TINY = ModelConfig(width=48, layers=3, heads=4, kv_heads=2, head_size=16, feed_forward=64)
@@ -35,9 +36,7 @@ def scatter_copy(batch, values, copy, block, fill):
     return jnp.asarray(out.reshape(rows, length))
 
 
-def compare_with_oracle(network, batch, config, seed=0):
-    params = network.init(jax.random.key(seed))
-    rows, length = batch["tokens"].shape
+def noise_for(batch, config, seed=0):
     blocks = batch["target_blocks"].shape[1]
 
     @jax.jit
@@ -45,28 +44,48 @@ def compare_with_oracle(network, batch, config, seed=0):
         return corrupt(jax.random.key(seed + 1), *noisy_targets(batch, config), blocks, MASK, config)
 
     noise = draw(batch)
-
-    def fast(params, batch, noise):
-        sums = corrupted_loss(network, params, batch, noise, config)
-        return sums.loss.weighted, sums
-
-    def oracle(params):
-        total, plain = 0.0, 0.0
-        for copy in range(config.noisy_copies):
-            tokens = scatter_copy(batch, noise.tokens, copy, config.block_length, batch["tokens"])
-            masked = scatter_copy(batch, noise.masked, copy, config.block_length, np.zeros((rows, length), bool))
-            weight = scatter_copy(batch, noise.weight, copy, config.block_length, np.zeros((rows, length)))
-            parts = dense_oracle.doubled_loss(network, params, batch, tokens, masked, weight, config.block_length)
-            total, plain = total + parts[0], plain + parts[1]
-        return total, plain
-
-    (loss, sums), gradients = jax.jit(jax.value_and_grad(fast, has_aux=True))(params, batch, noise)
-    (expected, plain), expected_gradients = jax.jit(jax.value_and_grad(oracle, has_aux=True))(params)
     assert noise.masked.any()
-    np.testing.assert_allclose(loss, expected, rtol=1e-5)
-    np.testing.assert_allclose(sums.loss.cross_entropy, plain, rtol=1e-5)
-    for got, want in zip(jax.tree.leaves(gradients), jax.tree.leaves(expected_gradients), strict=True):
-        np.testing.assert_allclose(got, want, atol=1e-4 * float(jnp.abs(want).max()) + 1e-12)
+    return noise
+
+
+def two_streams(network, params, batch, noise, config):
+    """((weighted loss, plain loss), gradients)"""
+
+    @partial(jax.value_and_grad, has_aux=True)
+    def fast(params, batch, noise):
+        loss = corrupted_loss(network, params, batch, noise, config).loss
+        return loss.weighted, loss.cross_entropy
+
+    return jax.jit(fast)(params, batch, noise)
+
+
+def doubled_sequence(network, params, batch, noise, config):
+    """The same by the oracle, to which the copies are so many rows."""
+    block, copies = config.block_length, range(config.noisy_copies)
+    zeros = np.zeros(batch["tokens"].shape)
+
+    def laid_back(values, fill):
+        return jnp.concatenate([scatter_copy(batch, values, copy, block, fill) for copy in copies])
+
+    rows = {name: jnp.tile(values, (len(copies), 1)) for name, values in batch.items()}
+    mask = dense_oracle.doubled_mask(np.asarray(rows["document_ids"]), np.asarray(rows["positions"]), block)
+    noisy = (
+        laid_back(noise.tokens, batch["tokens"]),
+        laid_back(noise.masked, zeros.astype(bool)),
+        laid_back(noise.weight, zeros.astype(np.float32)),
+    )
+
+    @partial(jax.value_and_grad, has_aux=True)
+    def oracle(params, rows, mask, noisy):
+        return dense_oracle.doubled_loss(network, params, rows, mask, *noisy)
+
+    return jax.jit(oracle)(params, rows, mask, noisy)
+
+
+def assert_equal_losses(got, want):
+    np.testing.assert_allclose(got[0], want[0], rtol=1e-5)
+    for one, other in zip(jax.tree.leaves(got[1]), jax.tree.leaves(want[1]), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-4 * float(jnp.abs(other).max()) + 1e-12)
 
 
 @pytest.mark.parametrize(
@@ -78,16 +97,34 @@ def test_two_streams_equal_the_doubled_sequence_on_packed_rows(attention, block,
     batch = random_batch(rng, rows=3, length=160, block=block, document_lengths=[37, 16, 5, 50, 1])
     config = DiffusionConfig(block_length=block, noisy_copies=copies, draw_t=draw_t, logits_chunk=16)
     network = Network(dataclasses.replace(TINY, attention=attention), 50)
-    compare_with_oracle(network, batch, config)
+    inputs = network, network.init(jax.random.key(0)), batch, noise_for(batch, config), config
+    assert_equal_losses(two_streams(*inputs), doubled_sequence(*inputs))
 
 
-@pytest.mark.parametrize(
-    "changes", [{"scan_layers": False}, {"remat": "full"}, {"remat": "dots"}, {"tie_embeddings": False}, {"layers": 1}]
-)
-def test_execution_choices_do_not_change_loss_or_gradients(changes):
+@pytest.fixture(scope="module")
+def small():
+    """A batch, its noise and a configuration."""
     batch = random_batch(np.random.default_rng(1), rows=2, length=64, block=4, document_lengths=[30, 21])
     config = DiffusionConfig(block_length=4, noisy_copies=2)
-    compare_with_oracle(Network(dataclasses.replace(TINY, **changes), 50), batch, config)
+    return batch, noise_for(batch, config), config
+
+
+@pytest.mark.parametrize("changes", [{"tie_embeddings": False}, {"layers": 1}], ids=str)
+def test_other_shapes_equal_the_doubled_sequence(small, changes):
+    network = Network(dataclasses.replace(TINY, **changes), 50)
+    inputs = network, network.init(jax.random.key(0)), *small
+    assert_equal_losses(two_streams(*inputs), doubled_sequence(*inputs))
+
+
+@pytest.fixture(scope="module")
+def as_usual(small):
+    return two_streams(Network(TINY, 50), Network(TINY, 50).init(jax.random.key(0)), *small)
+
+
+@pytest.mark.parametrize("changes", [{"scan_layers": False}, {"remat": "full"}, {"remat": "dots"}], ids=str)
+def test_execution_choices_do_not_change_loss_or_gradients(small, as_usual, changes):
+    network = Network(dataclasses.replace(TINY, **changes), 50)
+    assert_equal_losses(two_streams(network, network.init(jax.random.key(0)), *small), as_usual)
 
 
 def test_nothing_masked_gives_zero_loss_and_finite_zero_gradients():
@@ -96,12 +133,15 @@ def test_nothing_masked_gives_zero_loss_and_finite_zero_gradients():
     batch["target_blocks"] = jnp.full_like(batch["target_blocks"], -1)
     config = DiffusionConfig(block_length=4)
     network = Network(TINY, 50)
-    noise = corrupt(jax.random.key(0), *noisy_targets(batch, config), 8, MASK, config)
 
-    def loss(params):
-        return corrupted_loss(network, params, batch, noise, config).loss.weighted
+    @jax.jit
+    def loss_and_gradients(params, batch):
+        def loss(params):
+            return diffusion_loss(network, params, batch, jax.random.key(0), MASK, config).loss.weighted
 
-    value, gradients = jax.jit(jax.value_and_grad(loss))(network.init(jax.random.key(0)))
+        return jax.value_and_grad(loss)(params)
+
+    value, gradients = loss_and_gradients(network.init(jax.random.key(0)), batch)
     assert value == 0
     assert all((g == 0).all() for g in jax.tree.leaves(gradients))
 
