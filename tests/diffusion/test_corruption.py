@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import small_data  # noqa: F401  (sets hypothesis' deadline)
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from maskworld.config import DiffusionConfig, MeshConfig
@@ -17,12 +17,14 @@ from maskworld.parallel.mesh import batch_sharding, make_mesh
 from maskworld.training.loss import noisy_targets
 
 MASK = 3
+# Every example compiles anew: few, and a failure is not shrunk, which would take minutes.
+few_shapes = settings(max_examples=6, phases=(Phase.explicit, Phase.reuse, Phase.generate))
 draw = jax.jit(stratified, static_argnums=(1, 2, 3))
 draw_levels = jax.jit(draw_t, static_argnums=(2, 3, 4))
 mask = jax.jit(corrupt, static_argnames=("blocks", "mask_id", "config"))
 
 
-@settings(max_examples=6)
+@few_shapes
 @given(rows=st.integers(1, 9), slots=st.integers(1, 9), seed=st.integers(0, 2**31))
 def test_stratified_levels_take_every_cell_once_and_spread_over_every_row(rows, slots, seed):
     t = np.asarray(draw(jax.random.key(seed), rows, slots, True))
@@ -126,7 +128,7 @@ def corrupt_batch(key, batch, config):
     return noisy, corrupt(key, *noisy, batch["target_blocks"].shape[1], MASK, config)
 
 
-@settings(max_examples=6)
+@few_shapes
 @given(
     rows=st.integers(1, 4),
     blocks=st.integers(3, 7),

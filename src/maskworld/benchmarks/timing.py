@@ -27,6 +27,9 @@ class Conditions:
     one_core: bool
     """Whether the process is held to one core and XLA to one thread."""
     device: str
+    huge_pages: bool = False
+    """Whether malloc asks for huge pages (GLIBC_TUNABLES=glibc.malloc.hugetlb=1): without, a tenth of a step may go
+    into mapping the buffers that XLA returns to the system after each one."""
 
     @property
     def clock(self) -> Callable[[], float]:
@@ -38,7 +41,8 @@ class Conditions:
         if self.platform != "cpu":
             return f"{self.device}: wall time, every result waited for"
         held = "one core, one XLA thread" if self.one_core else "NOT held to one core (jax was imported before)"
-        return f"{self.device}: {held}, CPU time of the process"
+        pages = "malloc asks for huge pages" if self.huge_pages else "malloc does not ask for huge pages"
+        return f"{self.device}: {held}, CPU time of the process, {pages}"
 
 
 def accelerator_expected() -> str | None:
@@ -71,7 +75,8 @@ def conditions(one_core: bool) -> Conditions:
 
     device = jax.devices()[0]
     name = _cpu_name() if device.platform == "cpu" else device.device_kind
-    return Conditions(device.platform, one_core and device.platform == "cpu", name)
+    huge_pages = "glibc.malloc.hugetlb=1" in os.environ.get("GLIBC_TUNABLES", "")
+    return Conditions(device.platform, one_core and device.platform == "cpu", name, huge_pages)
 
 
 def _cpu_name() -> str:
