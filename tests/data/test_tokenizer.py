@@ -17,7 +17,11 @@ def hugging_face(controls=None, **options) -> HuggingFaceTokenizer:
     return HuggingFaceTokenizer(hugging_face_json(**options).to_str().encode(), controls)
 
 
-BACKENDS = {"sentencepiece": sentencepiece_tokenizer(), "hugging_face": hugging_face()}
+BACKENDS = {
+    "sentencepiece": sentencepiece_tokenizer(),
+    "phrases": sentencepiece_tokenizer(phrases=True),
+    "hugging_face": hugging_face(),
+}
 
 AWKWARD = (
     "",
@@ -95,10 +99,11 @@ def test_a_saved_tokenizer_loads_as_the_same(tokenizer, tmp_path):
     assert all(again.encode(text) == tokenizer.encode(text) for text in (*AWKWARD, *SENTENCES))
 
 
-def test_training_the_same_text_gives_the_same_bytes(tmp_path):
-    first, second = (SentencePieceTokenizer.train(SENTENCES, 320) for _ in range(2))
+@pytest.mark.parametrize("phrases", [False, True])
+def test_training_the_same_text_gives_the_same_bytes(phrases):
+    first, second = (SentencePieceTokenizer.train(SENTENCES, 320, phrases) for _ in range(2))
     assert first.fingerprint == second.fingerprint
-    assert SentencePieceTokenizer.train(SENTENCES[1:], 320).fingerprint != first.fingerprint
+    assert SentencePieceTokenizer.train(SENTENCES[1:], 320, phrases).fingerprint != first.fingerprint
     assert pickle.loads(pickle.dumps(first)).encode(SENTENCES[0]) == first.encode(SENTENCES[0])
 
 
@@ -106,6 +111,22 @@ def test_digits_and_line_breaks_are_pieces_of_their_own():
     tokenizer = sentencepiece_tokenizer()
     pieces = [tokenizer.piece(id) for id in tokenizer.encode("You arrive at cabinet 12.\n")]
     assert pieces == ["You", " arrive", " at", " cabinet", " 1", "2", ".", "\n"]
+
+
+def test_phrases_reach_across_spaces_but_not_across_the_edge_of_a_numbered_name():
+    tokenizer = sentencepiece_tokenizer(phrases=True)
+    pieces = [tokenizer.piece(id) for id in tokenizer.encode("You arrive at cabinet 12. On the cabinet 12")]
+    assert pieces == ["You arrive at", " cabinet 12", ". On the", " cabinet 12"]
+    unseen = [tokenizer.piece(id) for id in tokenizer.encode("the cabinet 7.\n")]
+    assert "".join(unseen[-4:]) == " cabinet 7.\n" and unseen[-1] == "\n"
+
+
+def test_a_name_is_spelled_alike_wherever_it_stands():
+    tokenizer = sentencepiece_tokenizer(phrases=True)
+    name = tokenizer.encode(" mug 1")
+    for before, after in (("take", " from"), ("You pick up the", "."), ("x", "\n"), (" a", ", and a")):
+        ids = tokenizer.encode(f"{before} mug 1{after}")
+        assert any(ids[i : i + len(name)] == name for i in range(len(ids)))
 
 
 def test_a_vocabulary_trained_without_spaces_still_spells_them():
@@ -132,8 +153,9 @@ def test_a_vocabulary_without_room_is_refused_by_field():
 
 
 def test_training_on_nothing_is_refused():
-    with pytest.raises(DataError, match="no text"):
-        SentencePieceTokenizer.train(["", "\n"], 400)
+    for phrases in (False, True):
+        with pytest.raises(DataError, match="no text"):
+            SentencePieceTokenizer.train(["", "\n"], 400, phrases)
 
 
 @pytest.mark.parametrize("content", [b"", b"something else", b"{}"])

@@ -32,8 +32,8 @@ SENTENCES = (
 
 
 @functools.cache
-def sentencepiece_tokenizer() -> SentencePieceTokenizer:
-    return SentencePieceTokenizer.train(SENTENCES * 4, 400)
+def sentencepiece_tokenizer(phrases: bool = False) -> SentencePieceTokenizer:
+    return SentencePieceTokenizer.train(SENTENCES * 4, 400, phrases)
 
 
 def hugging_face_json(

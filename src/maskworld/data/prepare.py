@@ -154,7 +154,7 @@ def _settings(data: DataConfig, diffusion: DiffusionConfig) -> dict[str, Any]:
         "context": list(data.context),
     }
     if not data.tokenizer:
-        settings["vocabulary_size"] = data.vocabulary_size
+        settings |= {"vocabulary_size": data.vocabulary_size, "phrases": data.phrases}
     if not data.target_blocks:
         settings["noisy_copies"] = diffusion.noisy_copies  # it bears on the choice of K
     return settings
@@ -203,7 +203,8 @@ def _build(
         tokenizer = load_tokenizer(data.tokenizer)
     else:
         say(f"data: training a tokenizer of up to {data.vocabulary_size} pieces on the train split")
-        tokenizer = SentencePieceTokenizer.train(_texts(_good(files["train"]), data.context), data.vocabulary_size)
+        texts = _texts(_good(files["train"]), data.context)
+        tokenizer = SentencePieceTokenizer.train(texts, data.vocabulary_size, data.phrases)
     tokenizer.save(folder / "tokenizer")
     (folder / REJECTED_FILE).touch()
     shape = RowShape(

@@ -1,13 +1,15 @@
 """Sentencepiece vocabularies trained here: byte-pair merges over exact text, with a fallback to single bytes.
 
 Measured on templated room text (1024 pieces): byte-pair merges give whole words ("▁cabinet", "▁1") and 25 tokens an
-observation, the unigram model of the same size 38, because it prunes rare words that byte-pair merging keeps.
+observation, the unigram model of the same size 38, because it prunes rare words that byte-pair merging keeps. Merging
+across spaces (`phrases`) makes that 6 to 7: "▁cabinet▁1" and ".▁On▁the" are pieces then.
 """
 
 from __future__ import annotations
 
 import hashlib
 import io
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import cached_property
@@ -21,6 +23,10 @@ from maskworld.errors import ConfigError, DataError
 _SPACE = "\u2581"  # sentencepiece's name for a space; the character itself is spelled in bytes
 _SPACE_BYTES = _SPACE.encode()
 _FIXED_PIECES = ("\n", *(mark + digit for digit in "0123456789" for mark in (_SPACE, "")))
+_NAME = re.compile(r" ?[^\W\d_]+ \d+(?!\w)")
+"""A word and its number, what text games call a thing. No phrase reaches across the edge of one."""
+_PHRASE_CHARACTERS = 32
+_PHRASE_SAMPLE = 400_000  # units that phrases are merged from
 _RESERVED = 2 + (len(CONTROLS) - 1) + len(_FIXED_PIECES) + 256  # pad and unknown, controls, fixed pieces, bytes
 _TRAINING_LINE = 4096  # bytes; longer lines are cut for training only
 _TRAINING_CHARACTERS = 50_000_000
@@ -71,13 +77,17 @@ class SentencePieceTokenizer:
         return bytes([int(piece[3:5], 16)]) if processor.is_byte(id) else piece.replace(_SPACE, " ").encode()
 
     @classmethod
-    def train(cls, texts: Iterable[str], vocabulary_size: int) -> SentencePieceTokenizer:
+    def train(cls, texts: Iterable[str], vocabulary_size: int, phrases: bool = False) -> SentencePieceTokenizer:
         """Train on `texts`, in order; the same texts give the same bytes.
 
-        A digit is always a piece of its own, with the space before it if there is one ("▁1", "2"), and so is a line
-        break, so that numbers, names and punctuation never melt into one piece. The rarest characters go without a
-        piece of their own when they would fill over half of the vocabulary (they stay spellable in bytes). The result
-        is smaller than asked when the texts do not hold that many pieces. Training reads the first 50 M characters.
+        A line break is always a piece of its own, and so is a digit, with the space before it if there is one ("▁1",
+        "2"), so that numbers, names and punctuation never melt into one piece. With `phrases` pieces may hold several
+        words (as in SuperBPE, arXiv 2503.13423): a numbered name ("▁cabinet▁12"), or words that no such name
+        interrupts. A name is then spelled alike wherever it stands after a space.
+
+        The rarest characters go without a piece of their own when they would fill over half of the vocabulary (they
+        stay spellable in bytes). The result is smaller than asked when the texts do not hold that many pieces. Training
+        reads the first 50 M characters.
 
         Raises:
             ConfigError: vocabulary_size leaves no room beside control tokens, digits and bytes.
@@ -89,6 +99,17 @@ class SentencePieceTokenizer:
         lines = _without_rare_characters(list(_training_lines(texts)), (vocabulary_size - _RESERVED) // 2)
         if not lines:
             raise DataError("the training split holds no text to train a tokenizer on")
+        fixed = {"user_defined_symbols": list(_FIXED_PIECES), "required_chars": _SPACE}
+        if phrases:
+            lines = _units(lines)
+            fixed = {
+                "user_defined_symbols": ["\n"],
+                "required_chars": _SPACE + "0123456789",
+                "split_by_whitespace": False,
+                "split_by_number": False,
+                "split_by_unicode_script": False,
+                "max_sentencepiece_length": _PHRASE_CHARACTERS,
+            }
         model = io.BytesIO()
         try:
             sentencepiece.SentencePieceTrainer.train(
@@ -96,14 +117,12 @@ class SentencePieceTokenizer:
                 model_writer=model,
                 vocab_size=vocabulary_size,
                 character_coverage=1.0,
-                required_chars=_SPACE,  # or text without any space would leave none to spell it with
                 model_type="bpe",
                 byte_fallback=True,
                 normalization_rule_name="identity",
                 add_dummy_prefix=False,
                 remove_extra_whitespaces=False,
                 allow_whitespace_only_pieces=True,
-                user_defined_symbols=list(_FIXED_PIECES),
                 control_symbols=[f"<{name}>" for name in CONTROLS if name != "pad"],
                 pad_id=0,
                 pad_piece="<pad>",
@@ -114,6 +133,7 @@ class SentencePieceTokenizer:
                 max_sentence_length=2 * _TRAINING_LINE,
                 num_threads=1,  # more threads may order equally frequent merges differently
                 minloglevel=2,
+                **fixed,
             )
         except RuntimeError as error:
             raise ConfigError(f"data.vocabulary_size: cannot train {vocabulary_size} pieces: {error}") from None
@@ -168,6 +188,20 @@ def _training_lines(texts: Iterable[str]) -> Iterator[str]:
                 left -= len(part)
         if left <= 0:
             return
+
+
+def _units(lines: list[str]) -> list[str]:
+    """The names of the lines and the texts between them, each as often as its share of a sample asks for."""
+    counts: Counter[str] = Counter()
+    for line in lines:
+        start = 0
+        for name in _NAME.finditer(line):
+            counts.update((line[start : name.start()], name.group()))
+            start = name.end()
+        counts[line[start:]] += 1
+    del counts[""]
+    every = 1 + counts.total() // _PHRASE_SAMPLE
+    return [unit for unit, count in sorted(counts.items()) for _ in range(-(-count // every))]
 
 
 def _without_rare_characters(lines: list[str], budget: int) -> list[str]:
