@@ -17,7 +17,6 @@ LAYOUT = Layout(
     receptacles=("desk 1", "drawer 1", "shelf 1"),
     objects=("desklamp 1", "mug 1", "pen 1"),
     openable=frozenset({"drawer 1"}),
-    lamps=frozenset({"desklamp 1"}),
     fits=frozenset({("drawer", "pen"), ("shelf", "mug"), ("desk", "pen"), ("desk", "mug")}),
 )
 FACTS = frozenset(

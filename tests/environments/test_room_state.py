@@ -8,7 +8,6 @@ LAYOUT = Layout(
     receptacles=("desk 1", "fridge 1", "shelf 2", "shelf 1"),
     objects=("desklamp 1", "mug 10", "mug 2", "pen 1", "pencil 1"),
     openable=frozenset({"fridge 1"}),
-    lamps=frozenset({"desklamp 1"}),
     fits=frozenset({("shelf", "mug")}),
 )
 START = RoomState(
@@ -27,10 +26,10 @@ START = RoomState(
 
 def test_the_text_lists_every_receptacle_with_its_contents_in_the_engines_order():
     assert render_state(LAYOUT, START).splitlines() == [
-        "desk 1: desklamp 1 (off), mug 10, mug 2, pen 1",
-        "fridge 1 (closed): pencil 1",
-        "shelf 2: nothing",
-        "shelf 1: nothing",
+        "On the desk 1, you see a desklamp 1, a mug 10, a mug 2, and a pen 1.",
+        "The fridge 1 is closed. In it, you see a pencil 1.",
+        "On the shelf 2, you see nothing.",
+        "On the shelf 1, you see nothing.",
     ]
 
 
@@ -46,11 +45,14 @@ def test_the_text_shows_everything_that_actions_change():
     }
     state = START.after(added, {"atlocation(middle)", "inreceptacle(pen 1, desk 1)"})
     assert render_state(LAYOUT, state).splitlines() == [
-        "desk 1: desklamp 1 (on), mug 10, mug 2 (clean, hot)",
-        "fridge 1 (open): pencil 1",
-        "shelf 2: nothing",
-        "shelf 1: nothing",
-        "you are at shelf 2, carrying pen 1",
+        "On the desk 1, you see a desklamp 1, a mug 10, and a mug 2.",
+        "The fridge 1 is open. In it, you see a pencil 1.",
+        "On the shelf 2, you see nothing.",
+        "On the shelf 1, you see nothing.",
+        "The desklamp 1 is on.",
+        "The mug 2 is clean and hot.",
+        "You are at the shelf 2.",
+        "You are carrying a pen 1.",
     ]
 
 

@@ -11,7 +11,9 @@ from maskworld.environments.room_state import RoomState, kind_of
 from maskworld.environments.rooms import LAMP, OBJECTS, TRANSFORMS, listing_order
 
 NOTHING = "Nothing happens."
-_LINE = re.compile(r"(?P<name>\w+ \d+)(?: \((?P<mark>open|closed)\))?: (?P<things>.*)")
+_LINE = re.compile(
+    r"(?:On the (?P<top>\w+ \d+)|The (?P<inner>\w+ \d+) is (?P<mark>open|closed)\. In it), you see (?P<things>.+)\."
+)
 
 
 class RoomTexts:
@@ -23,14 +25,15 @@ class RoomTexts:
         for line in initial_state.splitlines():
             match = _LINE.fullmatch(line)
             assert match, line
-            name, mark, things = match.groups()
+            top, inner, mark, things = match.groups()
+            name = top or inner
             self.receptacles.append(name)
             if mark:
                 self.openable.add(name)
             if mark == "open":
                 facts.add(f"opened({name})")
-            for thing in [] if things == "nothing" else things.split(", "):
-                facts.add(f"inreceptacle({thing.removesuffix(' (off)')}, {name})")
+            for thing in re.findall(r"\w+ \d+", things):
+                facts.add(f"inreceptacle({thing}, {name})")
         self.start = RoomState(frozenset(facts))
 
     def first(self) -> str:

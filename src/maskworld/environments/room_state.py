@@ -37,8 +37,6 @@ class Layout:
     """Names in the order of the engine's listing."""
     objects: tuple[str, ...]
     openable: frozenset[str]
-    lamps: frozenset[str]
-    """Objects with a switch."""
     fits: frozenset[tuple[str, str]]
     """(receptacle kind, object kind) pairs: what may be moved where."""
 
@@ -88,29 +86,34 @@ def kind_of(name: str) -> str:
 
 
 def render_state(layout: Layout, state: RoomState) -> str:
-    """The whole state as text, one line per receptacle in the engine's listing order.
+    """The whole state as text, in the engine's own phrases, one line per receptacle in its listing order.
 
-    `fridge 1 (closed): lettuce 1, egg 2 (cool)`; `shelf 2: nothing`; `desk 1: desklamp 1 (off), mug 1`. Contents are in
-    the order in which the engine prints them. A last line says where the agent is and what it carries, unless it
-    stands in the middle of the room with empty hands, as at every start.
+    `On the shelf 2, you see a mug 2, and a pen 1.`, `The fridge 1 is closed. In it, you see nothing.`: what stands
+    behind a closed door is told too, and otherwise a line is what an observation of that place will say, so that a
+    model may copy it. Below, one line for every object that is not as usual (`The mug 2 is clean and hot.`) and, unless
+    the agent stands in the middle of the room with empty hands as at every start, where it is and what it carries.
     """
     held_at = state.places()
+    inside: dict[str, list[str]] = {receptacle: [] for receptacle in layout.receptacles}
+    for thing in sorted(held_at, key=listing_order):
+        inside[held_at[thing]].append(thing)
     lines = []
-    for receptacle in layout.receptacles:
-        inside = sorted((o for o, r in held_at.items() if r == receptacle), key=listing_order)
-        mark = ""
+    for receptacle, things in inside.items():
+        where = f"On the {receptacle}"
         if receptacle in layout.openable:
-            mark = " (open)" if state.has("opened", receptacle) else " (closed)"
-        lines.append(f"{receptacle}{mark}: {', '.join(_describe(layout, state, o) for o in inside) or 'nothing'}")
-    if state.place != MIDDLE or state.held:
-        where = f"at {state.place}" if state.place != MIDDLE else "in the middle of the room"
-        carrying = f", carrying {_describe(layout, state, state.held)}" if state.held else ""
-        lines.append(f"you are {where}{carrying}")
+            mark = "open" if state.has("opened", receptacle) else "closed"
+            where = f"The {receptacle} is {mark}. In it"
+        lines.append(f"{where}, you see {_listed(things)}.")
+    for thing in layout.objects:
+        if marks := [word for predicate, word in _SHOWN.items() if state.has(predicate, thing)]:
+            lines.append(f"The {thing} is {' and '.join(marks)}.")
+    if state.place != MIDDLE:
+        lines.append(f"You are at the {state.place}.")
+    if state.held:
+        lines.append(f"You are carrying a {state.held}.")
     return "\n".join(lines)
 
 
-def _describe(layout: Layout, state: RoomState, thing: str) -> str:
-    marks = [word for predicate, word in _SHOWN.items() if state.has(predicate, thing)]
-    if thing in layout.lamps and "on" not in marks:
-        marks.append("off")
-    return f"{thing} ({', '.join(marks)})" if marks else thing
+def _listed(things: list[str]) -> str:
+    named = [f"a {thing}" for thing in things] or ["nothing"]
+    return ", ".join([*named[:-1], f"and {named[-1]}"] if len(named) > 1 else named)

@@ -117,7 +117,6 @@ class AlfworldEngine:
             receptacles=tuple(named("receptacleatlocation")),
             objects=tuple(named("objecttype")),
             openable=frozenset(named("openable")),
-            lamps=frozenset(named("toggleable")),
             fits=frozenset((r, o) for r, o in pairs if r and o),
         )
 
