@@ -26,6 +26,9 @@ class DataConfig:
     """An existing `tokenizer.model` or `tokenizer.json`; empty trains a sentencepiece model on the train split."""
     vocabulary_size: int = 1024
     """Pieces of a tokenizer trained here (control tokens and 256 bytes included)."""
+    phrases: bool = False
+    """Whether a piece of a tokenizer trained here may hold several words ("▁cabinet▁1", ",▁you▁see▁a"). Templated text
+    becomes three times shorter, and a thing one token to look up; prose and code gain little."""
     row_length: int = 512
     """L, clean tokens per packed row; a multiple of the block length."""
     target_blocks: int = 0
@@ -60,8 +63,10 @@ class ModelConfig:
     initializer_std: float = 0.02
     """Standard deviation of the initial matrices; those that write to the stream get 1 / sqrt(2 layers) of it."""
     embedding_std: float = 0.02
-    """Standard deviation of the initial embedding. Large against the branches, tokens stay legible in the stream and
-    copying is learned sooner; with tied embeddings it is also the scale of the logits, so leave it small there."""
+    """Standard deviation of the initial embedding; with tied embeddings also the scale of the logits."""
+    embedding_multiplier: float = 1.0
+    """Factor on embeddings that enter the stream (as in Gemma and Granite). Where it makes them large against the
+    branches, tokens stay legible in the stream and copying is learned sooner."""
     scan_layers: bool = True
     """Scan over stacked layers (one layer compiled) or unroll them; the results are equal."""
     remat: Literal["none", "full", "dots"] = "none"

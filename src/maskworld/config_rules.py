@@ -17,6 +17,8 @@ _ABOVE_ZERO = (
     "model.rope_theta",
     "model.norm_epsilon",
     "model.initializer_std",
+    "model.embedding_std",
+    "model.embedding_multiplier",
     "diffusion.block_length",
     "diffusion.noisy_copies",
     "diffusion.minimum_mask_rate",

@@ -71,6 +71,13 @@ def test_a_room_holds_fewer_things_where_the_furnishing_has_no_more_of_them():
         assert max(Counter(i.kind for i in room.items).values()) == 1
 
 
+def test_one_each_gives_a_room_as_many_things_as_places():
+    sizes = RoomSizes((2, 8), (3, 7), one_each=True)
+    rooms = [sample_room(seed, sizes, STUDIO) for seed in range(60)]
+    assert {len(room.receptacles) for room in rooms} == set(range(2, 9))
+    assert all(len(room.items) == min(max(len(room.receptacles), 3), 7) for room in rooms)
+
+
 @pytest.mark.parametrize("values", [{"opened": 1.5}, {"lamp": float("nan")}, {"most_objects_alike": 0}])
 def test_a_furnishing_that_makes_no_room_is_refused(values: dict):
     with pytest.raises(ConfigError, match=next(iter(values))):

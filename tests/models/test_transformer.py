@@ -173,6 +173,16 @@ def test_a_document_does_not_depend_on_its_neighbours_or_its_place(params):
     assert (moved[0, :4] < 1e-6).all() and (moved[0, 16:36] < 1e-6).all() and (moved[1:][real[1:]] < 1e-6).all()
 
 
+def test_the_embedding_multiplier_scales_what_enters_the_stream_and_nothing_else(params):
+    tokens, ids, positions = ROWS
+    scaled = Network(dataclasses.replace(TINY, embedding_multiplier=3.0), VOCABULARY)
+    layout = clean_layout(ids, positions, BLOCK)
+    out, _ = jax.jit(lambda p: clean_hidden(scaled.bind(p), tokens, layout))(params)
+    by_hand, _ = clean(params | {"embedding": 3.0 * params["embedding"]}, tokens, ids, positions)
+    np.testing.assert_allclose(out, by_hand, rtol=1e-5, atol=1e-5)
+    np.testing.assert_array_equal(scaled.bind(params).head_kernel(), params["embedding"].T)
+
+
 @pytest.mark.parametrize("tied", [True, False])
 def test_every_parameter_has_an_axis_name_with_a_rule_for_each_dimension(tied):
     other = Network(dataclasses.replace(TINY, tie_embeddings=tied), VOCABULARY)

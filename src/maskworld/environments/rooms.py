@@ -62,11 +62,19 @@ class RoomSizes:
     """Fewest and most receptacles of a room; every number between is equally likely."""
     objects: tuple[int, int] = (4, 8)
     """Fewest and most objects of a room; every number between is equally likely."""
+    one_each: bool = False
+    """As many objects as receptacles, as far as `objects` allows, instead of a number of their own."""
 
     def __post_init__(self) -> None:
-        for name, (low, high) in (("receptacles", self.receptacles), ("objects", self.objects)):
+        for name in ("receptacles", "objects"):
+            low, high = getattr(self, name)
             if not 2 <= low <= high <= _LARGEST:
                 raise ConfigError(f"sizes.{name}: ({low}, {high}) is no range within 2..{_LARGEST}")
+
+    def draw_objects(self, rng: random.Random, receptacles: int) -> int:
+        """Number of objects of a room with that many receptacles."""
+        fewest, most = self.objects
+        return min(max(receptacles, fewest), most) if self.one_each else rng.randint(fewest, most)
 
 
 @dataclass(frozen=True)
@@ -172,7 +180,7 @@ def sample_room(seed: int, sizes: RoomSizes = RoomSizes(), furnishing: Furnishin
         if furnishing.rooms == "kitchen_or_bedroom":
             kind = "kitchen" if rng.random() < _KITCHEN_SHARE else "bedroom"
         receptacles = _sample_receptacles(rng, kind, rng.randint(*sizes.receptacles), furnishing)
-        items = _sample_items(rng, kind, receptacles, rng.randint(*sizes.objects), furnishing)
+        items = _sample_items(rng, kind, receptacles, sizes.draw_objects(rng, len(receptacles)), furnishing)
         room = Room(seed, kind, receptacles, items)
         if tasks_of(room):
             return room

@@ -156,7 +156,8 @@ class Transformer(nnx.Module):
         self.config, self.dtype = config, dtype
 
     def embed(self, tokens: Int[Array, "B N"]) -> Float[Array, "B N D"]:
-        return self.embedding[...][tokens].astype(self.dtype)
+        x = self.embedding[...][tokens].astype(self.dtype)
+        return x * self.config.embedding_multiplier if self.config.embedding_multiplier != 1 else x
 
     def rotation(self, positions: Int[Array, "B N"]) -> Rotation:
         return rotation(positions, self.config.head_size, self.config.rope_theta)
