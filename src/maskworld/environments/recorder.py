@@ -116,10 +116,11 @@ PRESETS = {
     # a command seldom reappears with the same answer, so that counting answers to commands predicts little. Flats of
     # two places make it easy to find out that e0 is to be looked up, those of eight make guessing useless.
     "house": RecordConfig(
-        train_rooms=2000,
+        train_rooms=1600,
         validation_rooms=50,
         test_rooms=100,
-        wander=0.65,
+        players=PlayerMixture(expert=0.1, noisy_expert=0.3, random=0.6),
+        wander=0.8,
         sizes=RoomSizes(receptacles=(2, 8), objects=(2, 8), one_each=True),
         furnishing=Furnishing(
             rooms="studio",
