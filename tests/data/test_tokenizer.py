@@ -118,15 +118,18 @@ def test_phrases_reach_across_spaces_but_not_across_the_edge_of_a_numbered_name(
     pieces = [tokenizer.piece(id) for id in tokenizer.encode("You arrive at cabinet 12. On the cabinet 12")]
     assert pieces == ["You arrive at", " cabinet 12", ". On the", " cabinet 12"]
     unseen = [tokenizer.piece(id) for id in tokenizer.encode("the cabinet 7.\n")]
-    assert "".join(unseen[-4:]) == " cabinet 7.\n" and unseen[-1] == "\n"
+    assert "".join(unseen) == "the cabinet 7.\n" and unseen[-2:] == [".", "\n"]
 
 
-def test_a_name_is_spelled_alike_wherever_it_stands():
-    tokenizer = sentencepiece_tokenizer(phrases=True)
-    name = tokenizer.encode(" mug 1")
-    for before, after in (("take", " from"), ("You pick up the", "."), ("x", "\n"), (" a", ", and a")):
-        ids = tokenizer.encode(f"{before} mug 1{after}")
-        assert any(ids[i : i + len(name)] == name for i in range(len(ids)))
+@pytest.mark.parametrize("name", ["apple 1", "mug 12", "cabinet 3"])
+def test_a_name_is_spelled_alike_wherever_it_stands_after_a_space(name):
+    # "e a" is the most frequent pair here, and would swallow the beginning of "apple" behind "take".
+    texts = [f"On the cabinet {n}, you see a apple {m}, and a mug {m}." for n in range(1, 4) for m in range(1, 14)]
+    tokenizer = SentencePieceTokenizer.train(texts * 4, 400, phrases=True)
+    spelled = tokenizer.encode(f" {name}")
+    for before, after in (("take", " from"), ("You pick up the", "."), ("x", "\n"), ("see a", ", and a")):
+        start = len(tokenizer.encode(before))
+        assert tokenizer.encode(f"{before} {name}{after}")[start : start + len(spelled)] == spelled
 
 
 def test_a_vocabulary_trained_without_spaces_still_spells_them():

@@ -24,7 +24,7 @@ _SPACE = "\u2581"  # sentencepiece's name for a space; the character itself is s
 _SPACE_BYTES = _SPACE.encode()
 _FIXED_PIECES = ("\n", *(mark + digit for digit in "0123456789" for mark in (_SPACE, "")))
 _NAME = re.compile(r" ?[^\W\d_]+ \d+(?!\w)")
-"""A word and its number, what text games call a thing. No phrase reaches across the edge of one."""
+"""A word and its number, what text games call a thing. No piece reaches across the edge of one."""
 _PHRASE_CHARACTERS = 32
 _PHRASE_SAMPLE = 400_000  # units that phrases are merged from
 _RESERVED = 2 + (len(CONTROLS) - 1) + len(_FIXED_PIECES) + 256  # pad and unknown, controls, fixed pieces, bytes
@@ -48,6 +48,7 @@ class SentencePieceTokenizer:
         self.fingerprint = hashlib.sha256(b"sentencepiece\0" + model).hexdigest()
         self.vocabulary_size: int = self._processor.vocab_size()
         self._read_controls(source)
+        self._phrases = any(_SPACE in self._processor.id_to_piece(id)[1:] for id in range(self.vocabulary_size))
         self._bytes = [self._bytes_of(id) for id in range(self.vocabulary_size)]
         self._space_ids = [self._processor.piece_to_id(f"<0x{byte:02X}>") for byte in _SPACE_BYTES]
         for probe in _PROBES:
@@ -149,12 +150,19 @@ class SentencePieceTokenizer:
         (folder / SENTENCEPIECE_FILE).write_bytes(self._model)
 
     def encode(self, text: str) -> list[int]:
+        """Ids of the pieces of `text`; a vocabulary of phrases is asked about each name and each text between names by
+        itself, as it was trained."""
         parts = valid_text(text).split(_SPACE)
-        ids = self._processor.encode(parts[0])
+        ids = self._encode_part(parts[0])
         for part in parts[1:]:
             ids += self._space_ids
-            ids += self._processor.encode(part)
+            ids += self._encode_part(part)
         return ids
+
+    def _encode_part(self, text: str) -> list[int]:
+        if not self._phrases:
+            return self._processor.encode(text)
+        return [id for unit in self._processor.encode(_cut(text)) for id in unit]
 
     def decode(self, ids: Iterable[int]) -> str:
         table = self._bytes
@@ -190,16 +198,18 @@ def _training_lines(texts: Iterable[str]) -> Iterator[str]:
             return
 
 
+def _cut(text: str) -> list[str]:
+    """The numbered names of `text` and what stands between them, in order."""
+    units, start = [], 0
+    for name in _NAME.finditer(text):
+        units += [text[start : name.start()], name.group()]
+        start = name.end()
+    return [unit for unit in (*units, text[start:]) if unit]
+
+
 def _units(lines: list[str]) -> list[str]:
     """The names of the lines and the texts between them, each as often as its share of a sample asks for."""
-    counts: Counter[str] = Counter()
-    for line in lines:
-        start = 0
-        for name in _NAME.finditer(line):
-            counts.update((line[start : name.start()], name.group()))
-            start = name.end()
-        counts[line[start:]] += 1
-    del counts[""]
+    counts = Counter(unit for line in lines for unit in _cut(line))
     every = 1 + counts.total() // _PHRASE_SAMPLE
     return [unit for unit, count in sorted(counts.items()) for _ in range(-(-count // every))]
 

@@ -33,38 +33,32 @@ LAYER_MATRICES = frozenset({"query", "key", "value", "out", "gate", "up", "down"
 def make_optimizer(config: OptimizerConfig, steps: int) -> tuple[optax.GradientTransformation, optax.Schedule]:
     """The optimizer and its learning rate (of AdamW) by step; weight decay is for matrices only, never the embedding.
 
-    Muon (Jordan et al. 2024) takes the layers' matrices when asked for, each [in, out] slice of a stack by itself.
+    Muon (Jordan et al. 2024) takes the layers' matrices when asked for, each [in, out] slice of a stack by itself, and
+    leaves the rest to the same AdamW.
     """
     schedule = _warmup_cosine(config.peak_learning_rate, config, steps)
 
-    def by_name(names, value):
+    def by_name(names, value, otherwise):
         return lambda params: jax.tree_util.tree_map_with_path(
-            lambda path, _: value if path[-1].key in names else None, params
+            lambda path, _: value if path[-1].key in names else otherwise, params
         )
 
-    def decayed(params):
-        return jax.tree.map(bool, by_name(LAYER_MATRICES | {"head"}, True)(params), is_leaf=lambda x: x is None)
-
+    optimizer = optax.adamw(
+        schedule,
+        b1=config.beta1,
+        b2=config.beta2,
+        eps=config.epsilon,
+        weight_decay=config.weight_decay,
+        mask=by_name(LAYER_MATRICES | {"head"}, True, False),
+    )
     if config.name == "muon":
-        optimizer = optax.contrib.muon(
+        muon = optax.contrib.muon(
             _warmup_cosine(config.muon_learning_rate, config, steps),
             weight_decay=config.weight_decay,
-            weight_decay_mask=decayed,
-            adam_b1=config.beta1,
-            adam_b2=config.beta2,
-            adam_weight_decay=config.weight_decay,
-            adam_learning_rate=schedule,
-            muon_weight_dimension_numbers=by_name(LAYER_MATRICES, optax.contrib.MuonDimensionNumbers(1, 2)),
-            consistent_rms=None,
+            muon_weight_dimension_numbers=by_name(LAYER_MATRICES, optax.contrib.MuonDimensionNumbers(1, 2), None),
         )
-    else:
-        optimizer = optax.adamw(
-            schedule,
-            b1=config.beta1,
-            b2=config.beta2,
-            eps=config.epsilon,
-            weight_decay=config.weight_decay,
-            mask=decayed,
+        optimizer = optax.partition(
+            {"muon": muon, "adamw": optimizer}, by_name(LAYER_MATRICES, "muon", "adamw")
         )
     return optax.chain(optax.clip_by_global_norm(config.clip_norm), optimizer), schedule
 
