@@ -1,7 +1,7 @@
 # Everything runs in .venv inside this folder, made once; nothing outside is touched.
 #
 #   make quickstart        install, train a small world model, score it, write runs/quickstart/report.html
-#   make quickstart-quick  the same with a smaller model, about three minutes (also: make quickstart QUICK=1)
+#   make quickstart-quick  the same with few steps, to see that all of it works (also: make quickstart QUICK=1)
 #   make test              install, run the tests
 #   make test-slow         also the tests that take long
 #   make lint              what the code has to pass before it is committed
@@ -12,6 +12,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 JOBS ?= 2
+# XLA frees a step's buffers after each one; in huge pages they are mapped anew in no time (a seventh of a step else).
+export GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 
 .PHONY: help quickstart quickstart-quick test test-slow lint clean
 

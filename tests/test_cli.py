@@ -180,5 +180,9 @@ def test_evaluate_passes_checkpoint_and_overrides_on(tmp_path, monkeypatch, caps
     assert named["experiment"].evaluation.transitions == 7
     assert capsys.readouterr().out == "the end\n"
     assert cli.main(["evaluate", str(tmp_path), "--checkpoint", "newest"]) == 2
+    assert cli.main(["evaluate", str(tmp_path), "--split", "/test"]) == 2
+    capsys.readouterr()
+    assert cli.main(["evaluate", str(tmp_path), "--model.width", "64"]) == 2
+    assert "--model.width: cannot be changed after training" in capsys.readouterr().err
     assert cli.main(["evaluate", str(tmp_path / "absent")]) == 2
     assert "not a run folder" in capsys.readouterr().err

@@ -136,6 +136,8 @@ def test_a_config_that_cannot_be_written_is_a_storage_error_naming_the_path(tmp_
         (Experiment(training=TrainingConfig(validate_every=-1)), ["training.validate_every is -1"]),
         (Experiment(optimizer=OptimizerConfig(beta2=1.0)), ["optimizer.beta2 is 1.0", "below 1"]),
         (Experiment(optimizer=OptimizerConfig(peak_learning_rate=float("nan"))), ["optimizer.peak_learning_rate"]),
+        (Experiment(optimizer=OptimizerConfig(weight_decay=float("inf"))), ["optimizer.weight_decay", "finite"]),
+        (Experiment(optimizer=OptimizerConfig(muon_learning_rate=-0.02)), ["optimizer.muon_learning_rate", "above 0"]),
         (Experiment(mesh=MeshConfig(data=-1, fsdp=-1)), ["mesh.data and mesh.fsdp are -1"]),
         (Experiment(training=TrainingConfig(steps="5")), ["training.steps is '5'", "whole number"]),
         (Experiment(training=TrainingConfig(steps=True)), ["training.steps is True", "whole number"]),

@@ -17,14 +17,14 @@ from maskworld.errors import ConfigError, StorageError, UserError
 BENCHMARKS = {"train": "maskworld.benchmarks.train"}
 
 # Every option of the sub-commands themselves; any other --word is an override of a configuration.
-_OPTIONS = {"--checkpoint", "--help", "--index", "--out", "--quick", "--run", "--split", "--version"}
+_OPTIONS = {"--checkpoint", "--help", "--index", "--out", "--preset", "--quick", "--run", "--split", "--version"}
 
 _OVERRIDES = "Any field of the configuration can be overridden: --training.steps 100 --model.width=256"
 
 _EXAMPLES = """
 examples:
   maskworld quickstart                     train a small world model, score it, write a report
-  maskworld quickstart --quick             the same in about three minutes, for a first look
+  maskworld quickstart --quick             the same with few steps, to see that all of it works
   maskworld train experiments/world_model_small.py
   maskworld train experiments/quickstart.py --run runs/wide --model.width 256 --training.steps 400
   maskworld evaluate runs/wide             score its best checkpoint on held-out rooms
@@ -53,7 +53,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         return _refused(translated, leave=arguments is None)
     except KeyboardInterrupt:
-        print("\nmaskworld: stopped; the same command goes on from the last checkpoint", file=sys.stderr)
+        resumes = words[:1] in (["train"], ["quickstart"])
+        told = "stopped; the same command goes on from the last checkpoint" if resumes else "stopped"
+        print(f"\nmaskworld: {told}", file=sys.stderr)
         return 130
 
 
@@ -119,7 +121,11 @@ def _parser() -> argparse.ArgumentParser:
     quickstart = _command(
         commands, "quickstart", _quickstart, "Train, score and report the small example, start to end."
     )
-    quickstart.add_argument("--quick", action="store_true", help="a smaller model and fewer steps: about three minutes")
+    quickstart.add_argument(
+        "--quick",
+        action="store_true",
+        help="fewer steps and transitions, under three minutes: shows that all of it works",
+    )
     quickstart.add_argument("--run", metavar="DIR", help="run folder; default runs/quickstart or runs/quickstart-quick")
 
     train = _command(
@@ -137,7 +143,7 @@ def _parser() -> argparse.ArgumentParser:
         "evaluate",
         _evaluate,
         "Generate held-out observations, score them beside the baselines and write RUN/report.html. The fields of "
-        "sampler, evaluation and data can be overridden: --evaluation.transitions 64",
+        "sampler and evaluation and data.trajectories can be overridden: --evaluation.transitions 64",
     )
     evaluate.add_argument("run", metavar="RUN", help="folder of a trained run")
     evaluate.add_argument("--split", default="test", help="which trajectories: test (default), validation, train")
@@ -207,12 +213,11 @@ def _quickstart(options: argparse.Namespace, unknown: Sequence[str]) -> None:
 
 
 def _quickstart_file() -> Path:
-    """experiments/quickstart.py of the folder one is in, or of the checkout this package is installed from."""
-    relative = Path("experiments") / "quickstart.py"
-    for root in (Path(), Path(__file__).parents[2]):
-        if (root / relative).is_file():
-            return root / relative
-    raise ConfigError(f"no {relative} here; run it in a checkout of maskworld")
+    """experiments/quickstart.py of the folder one is in: its data lie there too."""
+    file = Path("experiments") / "quickstart.py"
+    if not file.is_file():
+        raise ConfigError(f"no {file} here; run it in a checkout of maskworld")
+    return file
 
 
 def _train(options: argparse.Namespace, unknown: Sequence[str]) -> None:
@@ -240,11 +245,17 @@ def _evaluate(options: argparse.Namespace, unknown: Sequence[str]) -> None:
 
 
 def _evaluate_run(run: Path, split: str = "test", checkpoint: str = "best", overrides: Sequence[str] = ()) -> None:
-    from maskworld.configure import CONFIG_FILE, load_config, override, validate
+    from maskworld.configure import CONFIG_FILE, differences, load_config, override, validate
 
     if checkpoint not in ("best", "latest") and not checkpoint.isdecimal():
         raise ConfigError(f"--checkpoint: {checkpoint!r} is not best, latest or a step")
-    config = validate(override(load_config(run / CONFIG_FILE), overrides))
+    if Path(split).name != split:
+        raise ConfigError(f"--split: {split!r} is not the beginning of file names such as test or validation")
+    saved = load_config(run / CONFIG_FILE)
+    config = validate(override(saved, overrides))
+    for key, *_ in differences(saved, config):
+        if key != "data.trajectories" and not key.startswith(("sampler.", "evaluation.")):
+            raise ConfigError(f"--{key}: cannot be changed after training; sampler, evaluation, data.trajectories can")
     from maskworld.evaluation.evaluate import evaluate
     from maskworld.evaluation.report import write_report
 

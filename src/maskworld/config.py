@@ -114,6 +114,8 @@ class OptimizerConfig:
 
 @dataclass(frozen=True)
 class TrainingConfig:
+    """Length, batch, precision and rhythm of a run."""
+
     steps: int = 1000
     batch_size: int = 8
     """Rows per optimizer step over all hosts, gradient accumulation included."""
@@ -147,6 +149,8 @@ class MeshConfig:
 
 @dataclass(frozen=True)
 class SamplerConfig:
+    """How observations are decoded (see `diffusion.sampler`)."""
+
     rule: Literal["low_confidence_static", "low_confidence_dynamic", "sequential"] = "low_confidence_dynamic"
     threshold: float = 0.9
     """Dynamic rule: every masked position above this confidence is committed."""
@@ -159,6 +163,8 @@ class SamplerConfig:
 
 @dataclass(frozen=True)
 class EvaluationConfig:
+    """Which held-out transitions are generated and scored."""
+
     transitions: int = 512
     """Held-out transitions that are generated and scored; 0 takes all."""
     batch_size: int = 32

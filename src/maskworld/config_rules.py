@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -24,6 +25,7 @@ _ABOVE_ZERO = (
     "diffusion.minimum_mask_rate",
     "diffusion.logits_chunk",
     "optimizer.peak_learning_rate",
+    "optimizer.muon_learning_rate",
     "optimizer.epsilon",
     "optimizer.clip_norm",
     "training.steps",
@@ -68,6 +70,9 @@ _MULTIPLES = (
 
 def problems(values: Mapping[str, Any]) -> Iterator[str]:
     """One sentence for each rule that `values` (dotted key -> value of every field) breaks, naming the field."""
+    for key, value in values.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            yield f"{key} is {value}; it must be finite"
     for keys, holds, rule in (
         (_ABOVE_ZERO, lambda value: value > 0, "above 0"),
         (_NOT_NEGATIVE, lambda value: value >= 0, "0 or more"),

@@ -28,7 +28,8 @@ from maskworld.storage import write_text
 CONFIG_FILE = "config.json"
 Config = TypeVar("Config")
 
-# A resumed run may differ from the saved one in these: how far, how often, where and how fast, never what is learned.
+# A resumed run may differ from the saved one in these: how far (which stretches the decay of the
+# learning rate), how often, where and how fast; never in data, model or objective.
 FREE_ON_RESUME = (
     "name",
     "data.workers",

@@ -9,6 +9,7 @@ from dense_oracle import doubled_mask
 
 from maskworld.benchmarks import doubled, timing, train, workloads
 from maskworld.config import ModelConfig
+from maskworld.errors import ConfigError
 
 ROOMS = "tests/data/alfworld_rooms"
 TINY = ModelConfig(width=16, layers=2, heads=2, kv_heads=1, head_size=8, feed_forward=16, tie_embeddings=False)
@@ -98,6 +99,19 @@ def test_the_command_prints_and_writes_what_it_measured(tmp_path, monkeypatch, c
     assert layouts == ["two streams", "doubled, dense mask"]
     assert all(len(step["timing"]["seconds"]) == 2 for step in report["steps"])
     assert report["trajectories"]["ratio"] > 1
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--repeats", "0"], "--repeats: 0 is below 1"),
+        (["--lengths", "510"], "510 is not a multiple of 8"),
+        (["--layers", "0"], "--layers: 0 is below 1"),
+    ],
+)
+def test_numbers_that_cannot_be_measured_with_are_refused_by_name(words, message):
+    with pytest.raises(ConfigError, match=message):
+        train.main(words)
 
 
 def count(model):

@@ -13,8 +13,9 @@ from maskworld.data.prepare import prepare, split_files
 from maskworld.data.rendering import render
 from maskworld.data.rows import RowReader
 from maskworld.data.schema import trajectory_to_json
+from maskworld.data.tokenizer import load_tokenizer
 from maskworld.data.trajectories import write_trajectories
-from maskworld.errors import DataError, StorageError
+from maskworld.errors import ConfigError, DataError, StorageError
 
 DIFFUSION = DiffusionConfig(block_length=8)
 
@@ -82,6 +83,24 @@ def test_other_settings_or_files_prepare_again_and_name_the_difference(data, tmp
     assert again.manifest["splits"]["train"]["trajectories"] == 37
     (Path(data.trajectories) / "test.jsonl").unlink()  # not an input of training
     assert run(replace(data, row_length=64), out)[0].reused
+
+
+def test_what_checkpoints_depend_on_is_refused_and_kept_where_it_must_not_be_replaced(data, tmp_path):
+    out = tmp_path / "out"
+    first, _ = run(data, out)
+    write_trajectories(Path(data.trajectories) / "train-more.jsonl", rooms(7))
+    with pytest.raises(ConfigError, match=r"prepared from other inputs \(train\)"):
+        prepare(data, DIFFUSION, out, replace=False)
+    assert load_tokenizer(out / "tokenizer").fingerprint == first.tokenizer.fingerprint
+
+
+def test_a_kill_between_old_and_new_leaves_what_the_same_command_mends(data, tmp_path):
+    out = tmp_path / "out"
+    first, _ = run(data, out)
+    out.rename(tmp_path / ".out.old")  # where replacing stands after its first half
+    again, _ = run(data, out)
+    assert again.manifest == first.manifest
+    assert [path.name for path in tmp_path.iterdir() if path.name.endswith((".old", ".draft"))] == []
 
 
 @pytest.mark.parametrize("damage", ["truncate", "remove", "manifest", "tokenizer"])

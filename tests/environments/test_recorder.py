@@ -18,7 +18,7 @@ from maskworld.environments.pddl import pddl_problem
 from maskworld.environments.real.alfworld import AlfworldEngine, engine_versions
 from maskworld.environments.recorder import PRESETS, SPLITS, PlayerMixture, RecordConfig, _jobs, record, record_room
 from maskworld.environments.room_state import RoomState, render_state
-from maskworld.environments.rooms import RoomSizes, sample_room, sample_tasks
+from maskworld.environments.rooms import Furnishing, RoomSizes, sample_room, sample_tasks
 from maskworld.errors import ConfigError, UserError
 
 TINY = RecordConfig(
@@ -100,6 +100,16 @@ def test_another_seed_gives_other_rooms():
         return {job.room.layout_key for jobs in _jobs(config).values() for job in jobs}
 
     assert not keys(TINY) & keys(replace(TINY, seed=1))
+
+
+def test_more_rooms_than_there_are_is_refused_instead_of_sought_for_ever():
+    few = RecordConfig(
+        train_rooms=100_000,
+        sizes=RoomSizes((2, 2), (2, 2)),
+        furnishing=Furnishing(appliances=1.0, lamp=0.0, most_objects_alike=1, opened=0.0),
+    )
+    with pytest.raises(ConfigError, match=r"train_rooms: only \d+ different rooms"):
+        _jobs(few)
 
 
 def test_splits_share_no_room_even_where_rooms_are_so_small_that_seeds_repeat_them():

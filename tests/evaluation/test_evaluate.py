@@ -149,6 +149,16 @@ def test_a_split_that_is_absent_is_named(run, loaded):
         evaluate(folder, "nights", make_generate=oracle(tokenizer), say=lambda text: None)
 
 
+def test_rooms_of_another_folder_are_scored_beside_what_the_run_was_trained_on(run, loaded, tmp_path):
+    folder, experiment, tokenizer = run
+    seen = dataclasses.replace(trajectory("test", 100), group="train house 0")
+    write_trajectories(tmp_path / "test.jsonl", [seen, trajectory("test", 101)])
+    elsewhere = dataclasses.replace(experiment, data=dataclasses.replace(experiment.data, trajectories=str(tmp_path)))
+    scores = evaluate(folder, experiment=elsewhere, make_generate=oracle(tokenizer), say=lambda text: None).scores
+    assert scores["data"]["seen_groups"] == 1
+    assert scores["data"]["splits"]["train"]["trajectories"] == 12
+
+
 def test_bad_rows_of_the_split_are_set_aside_and_said(run, loaded, tmp_path):
     folder, experiment, tokenizer = run
     rows = [trajectory("test", 100)]

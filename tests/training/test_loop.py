@@ -17,7 +17,7 @@ import pytest
 import tiny_run
 
 import maskworld
-from maskworld.errors import CheckpointError, ConfigError, UserError
+from maskworld.errors import ConfigError, UserError
 from maskworld.training import loop
 from maskworld.training.checkpoints import CHECKPOINT_FOLDER, load_params
 from maskworld.training.writers import METRICS_FILE, read_metrics
@@ -189,8 +189,8 @@ def test_another_configuration_is_refused_by_field_before_anything_is_touched(co
     assert after == before
 
 
-def test_another_vocabulary_is_refused_as_another_model_contract(copy, world):
-    """The same configuration, but other trajectories under the same name: the tokenizer is another one."""
+def test_other_trajectories_under_the_same_name_are_refused_before_anything_is_touched(copy, world):
+    """The same configuration: another tokenizer would take the place of the one that the checkpoints need."""
     config = load_params(copy, "latest").config
     data = Path(config.data.trajectories)
     kept = data.rename(data.with_name("kept"))
@@ -198,8 +198,10 @@ def test_another_vocabulary_is_refused_as_another_model_contract(copy, world):
         tiny_run.write_data(data)
         text = (data / "train.jsonl").read_text()
         (data / "train.jsonl").write_text(text.replace("lamp", "lantern"))
-        with pytest.raises(CheckpointError, match="tokenizer_hash: the checkpoint has '[0-9a-f]+', this run has"):
+        before = {path: path.stat().st_mtime_ns for path in copy.rglob("*") if path.is_file() and path.name[0] != "."}
+        with pytest.raises(ConfigError, match=r"prepared from other inputs \(train\), and this run has checkpoints"):
             loop.train(config, copy)
+        assert all(path.stat().st_mtime_ns == stamp for path, stamp in before.items())
     finally:
         shutil.rmtree(data)
         kept.rename(data)
@@ -225,8 +227,10 @@ def test_a_loss_that_is_no_number_stops_the_run_before_a_checkpoint_is_written()
         steps = [8]
 
     with pytest.raises(UserError, match="the loss is nan after step 9; the last checkpoint is of step 8"):
-        loop._refuse_divergence(9, float("nan"), Nothing())
-    loop._refuse_divergence(9, 1.0, Nothing())
+        loop._refuse_divergence(9, {"loss": float("nan")}, Nothing())
+    with pytest.raises(UserError, match="the grad_norm is inf after step 9"):
+        loop._refuse_divergence(9, {"loss": 1.0, "grad_norm": float("inf")}, Nothing())
+    loop._refuse_divergence(9, {"loss": 1.0, "grad_norm": 2.0}, Nothing())
 
 
 def test_a_full_disk_ends_the_run_with_exit_code_2_and_loses_nothing(world, undisturbed, tmp_path):

@@ -33,6 +33,7 @@ class Flops:
 
     @property
     def total(self) -> float:
+        """All kinds together."""
         return self.linear + self.attention + self.head
 
 

@@ -98,6 +98,7 @@ class Timing:
 
     @property
     def best(self) -> float:
+        """Seconds of the quickest repetition: CPU seconds of one core on a CPU, wall-clock seconds elsewhere."""
         return min(self.seconds)
 
     @property

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from maskworld.benchmarks.timing import Conditions, Timing, conditions, hold_to_one_core, matmul_speed, measure
+from maskworld.errors import ConfigError
 
 PARTS = ("step", "doubled", "trajectories")
 PEER = {512: 312.0, 1024: 221.0}
@@ -41,6 +42,7 @@ class StepResult:
 
     @property
     def tokens_per_second(self) -> float:
+        """Clean tokens L, padding excluded by construction, per core-second on a CPU and per second elsewhere."""
         return self.rows * self.length / self.timing.best
 
     @property
@@ -58,7 +60,8 @@ class StepResult:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    options = _parser().parse_args(arguments)
+    """Measure what `arguments` (the words behind `bench train`) ask for. Raises ConfigError and DataError."""
+    options = _checked(_parser().parse_args(arguments))
     where = conditions(hold_to_one_core())
     from rich.console import Console
 
@@ -95,6 +98,17 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--row-length", type=int, default=1024, help="row length for the trajectories")
     parser.add_argument("--json", metavar="OUT", help="write every number there")
     return parser
+
+
+def _checked(options: argparse.Namespace) -> argparse.Namespace:
+    """Raises ConfigError for a number that cannot be measured with."""
+    for name, least in (("repeats", 1), ("count", 1), ("layers", 1)):
+        if getattr(options, name) is not None and getattr(options, name) < least:
+            raise ConfigError(f"--{name}: {getattr(options, name)} is below {least}")
+    for length in (*options.lengths, options.row_length):
+        if length < 8 or length % 8:
+            raise ConfigError(f"--lengths, --row-length: {length} is not a multiple of 8, the longest block here")
+    return options
 
 
 def _model(options: argparse.Namespace):

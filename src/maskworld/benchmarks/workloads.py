@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 
 from maskworld.config import (
-    CONTEXT_PARTS,
     DataConfig,
     DiffusionConfig,
     Experiment,
@@ -133,6 +132,8 @@ def _only_last_target(document: Document) -> Document:
 
 def pack_work(documents: Sequence[Document], row_length: int, pad_id: int, batch_size: int) -> PackedWork:
     """Both layouts go through the packer of training, each with the K that suits it."""
+    if not documents:
+        raise DataError(f"--row-length: no step of the trajectories fits into rows of {row_length} tokens")
     block_length = documents[0].block_length
     k = choose_target_blocks([size_of(document) for document in documents], row_length // block_length, 1)
     shape = RowShape(row_length, k, block_length, pad_id)
@@ -153,8 +154,3 @@ def pack_work(documents: Sequence[Document], row_length: int, pad_id: int, batch
 def _stack(rows: Iterable[Row]) -> Row:
     rows = list(rows)
     return {name: np.stack([row[name] for row in rows]) for name in rows[0]}
-
-
-def context_share(recording: Recording) -> str:
-    """What stands in front of the steps, for the table's caption."""
-    return ", ".join(part for part in CONTEXT_PARTS if any(getattr(t, part) for t in recording.trajectories))

@@ -22,6 +22,7 @@ class Size:
 
 
 def size_of(document: Document) -> Size:
+    """What the packer needs to know of a document."""
     return Size(len(document) // document.block_length, document.target_blocks)
 
 

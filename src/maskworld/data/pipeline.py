@@ -70,8 +70,8 @@ def batches(
         start = batch * batch_size + offset
         return [row_at(place) for place in range(start, start + share)]
 
-    return _from_workers(reader, indices, start_batch, workers) if workers else _from_threads(
-        reader, indices, start_batch
+    return (
+        _from_workers(reader, indices, start_batch, workers) if workers else _from_threads(reader, indices, start_batch)
     )
 
 

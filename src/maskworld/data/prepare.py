@@ -1,10 +1,10 @@
 """From a folder of trajectories to a folder that training reads: tokenizer, packed rows, manifest, rejected rows.
 
-    out/tokenizer/       the vocabulary
-    out/train/           packed rows of train*.jsonl[.gz]
-    out/validation/      packed rows of validation*.jsonl[.gz], if there are any
-    out/manifest.json    what it was made of and with, and what came out
-    out/rejected.jsonl   every input row or step that could not be used, with the reason
+out/tokenizer/       the vocabulary
+out/train/           packed rows of train*.jsonl[.gz]
+out/validation/      packed rows of validation*.jsonl[.gz], if there are any
+out/manifest.json    what it was made of and with, and what came out
+out/rejected.jsonl   every input row or step that could not be used, with the reason
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from maskworld.data.schema import Trajectory
 from maskworld.data.tokenizer import CONTROLS, Tokenizer, load_tokenizer, tokenizer_files
 from maskworld.data.tokenizer_sentencepiece import SentencePieceTokenizer
 from maskworld.data.trajectories import ReadReport, read_trajectories
-from maskworld.errors import DataError, StorageError
+from maskworld.errors import ConfigError, DataError, StorageError
 from maskworld.storage import writing
 
 FORMAT = "maskworld.prepared/1"
@@ -84,24 +84,30 @@ def split_files(folder: str | Path, split: str) -> list[Path]:
 
 
 def prepare(
-    data: DataConfig, diffusion: DiffusionConfig, out: str | Path, say: Callable[[str], None] = print
+    data: DataConfig,
+    diffusion: DiffusionConfig,
+    out: str | Path,
+    say: Callable[[str], None] = print,
+    replace: bool = True,
 ) -> Prepared:
     """Make `out` from the trajectories, or take it as it is when it was made from the same files and settings.
+
+    What was made from others is made anew if `replace`, and refused if not: checkpoints may depend on it.
 
     The result appears under its name only when it is complete; a kill leaves the old one or none. Processes that ask
     for the same folder at the same time wait for the first of them. The same input gives the same bytes.
 
     Raises:
         DataError: no train split, an unusable tokenizer, or not one step that can be trained on.
-        ConfigError: a vocabulary too small.
+        ConfigError: a vocabulary too small; `out` was made from other files or settings and must not be replaced.
         StorageError: `out` cannot be written or holds something else.
     """
     out = Path(out)
     inputs, settings = _inputs(data), _settings(data, diffusion)
-    found = _reusable(out, inputs, settings, say)
+    found = _reusable(out, inputs, settings, say, replace)
     if found is None:
         with writing(out), _one_at_a_time(out):
-            found = _reusable(out, inputs, settings, lambda _: None)  # another process may have been quicker
+            found = _reusable(out, inputs, settings, lambda _: None, replace)  # another process may have been quicker
             if found is None:
                 manifest = _replace(out, data, diffusion, {"inputs": inputs, "settings": settings}, say)
                 return _opened(out, manifest, reused=False)
@@ -123,14 +129,16 @@ def _replace(
     out: Path, data: DataConfig, diffusion: DiffusionConfig, origin: dict[str, Any], say: Callable[[str], None]
 ) -> dict[str, Any]:
     """Build beside `out`, then put the result in its place; returns the manifest."""
-    draft = out.with_name(f".{out.name}.draft")
-    shutil.rmtree(draft, ignore_errors=True)  # of a run that was killed
+    draft, old = (out.with_name(f".{out.name}.{kind}") for kind in ("draft", "old"))
+    for left in (draft, old):  # by a run that was killed
+        shutil.rmtree(left, ignore_errors=True)
     try:
         draft.mkdir()
         manifest = _build(data, diffusion, draft, origin, say)
         if out.exists():
-            shutil.rmtree(out)
+            out.rename(old)  # at once, where removing takes a while and may be cut short
         draft.rename(out)
+        shutil.rmtree(old, ignore_errors=True)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
     return manifest
@@ -160,7 +168,7 @@ def _settings(data: DataConfig, diffusion: DiffusionConfig) -> dict[str, Any]:
     return settings
 
 
-def _reusable(out: Path, inputs: dict, settings: dict, say: Callable[[str], None]) -> Prepared | None:
+def _reusable(out: Path, inputs: dict, settings: dict, say: Callable[[str], None], replace: bool) -> Prepared | None:
     """The result in `out` if it is whole and of the same making; None when there is nothing or something older."""
     if not out.exists():
         return None
@@ -173,6 +181,12 @@ def _reusable(out: Path, inputs: dict, settings: dict, say: Callable[[str], None
             return None
         for kind, mine in (("inputs", inputs), ("settings", settings)):
             changed = sorted(name for name in {*mine, *manifest[kind]} if mine.get(name) != manifest[kind].get(name))
+            if changed and not replace:
+                raise ConfigError(
+                    f"{out} was prepared from other {kind} ({', '.join(changed)}), and this run has checkpoints that "
+                    "depend on them; bring back what data.trajectories and data.tokenizer held then, or give another "
+                    "--run folder for a new run"
+                )
             if changed:
                 say(f"data: {out} was prepared from other {kind} ({', '.join(changed)}); preparing again")
                 return None
@@ -290,9 +304,7 @@ class _Rejected:
             file.write(json.dumps(line, ensure_ascii=False) + "\n")
 
 
-def _chosen_target_blocks(
-    paths: list[Path], tokenizer: Tokenizer, data: DataConfig, diffusion: DiffusionConfig
-) -> int:
+def _chosen_target_blocks(paths: list[Path], tokenizer: Tokenizer, data: DataConfig, diffusion: DiffusionConfig) -> int:
     sizes = []
     for trajectory in itertools.islice(_good(paths), _SAMPLE):
         documents, _ = render_windows(

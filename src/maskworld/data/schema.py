@@ -36,6 +36,7 @@ class Step:
 
     @property
     def changes_state(self) -> bool:
+        """Whether the engine's facts differ after the step."""
         return bool(self.facts_added or self.facts_deleted)
 
 

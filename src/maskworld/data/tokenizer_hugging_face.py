@@ -79,15 +79,17 @@ class HuggingFaceTokenizer:
             except ValueError as error:
                 raise DataError(f"{control_path}: no JSON ({error})") from None
             if not isinstance(controls, dict) or not all(type(value) in (int, str) for value in controls.values()):
-                raise DataError(f"{control_path}: must map control names to an id, a token or \"new\"")
+                raise DataError(f'{control_path}: must map control names to an id, a token or "new"')
         return cls(path.read_bytes(), controls, str(path))
 
     def save(self, folder: Path) -> None:
+        """Write `tokenizer.json` into `folder`, made if absent."""
         folder.mkdir(parents=True, exist_ok=True)
         (folder / HUGGING_FACE_FILE).write_bytes(self._content)
         (folder / CONTROL_FILE).write_text(json.dumps(self._controls) + "\n", encoding="utf-8")
 
     def encode(self, text: str) -> list[int]:
+        """Ids of `text`, never a control id; `decode` gives back the same text."""
         return self._encode_valid(valid_text(text))
 
     def _encode_valid(self, text: str) -> list[int]:
@@ -101,10 +103,12 @@ class HuggingFaceTokenizer:
         return [id for start, end in itertools.pairwise(bounds) for id in self._encode_valid(text[start:end])]
 
     def decode(self, ids: Iterable[int]) -> str:
+        """Text of any ids; control ids give nothing, incomplete UTF-8 the replacement character."""
         table = self._bytes
         return join_bytes([table[id] for id in ids])
 
     def piece(self, id: int) -> str:
+        """What id stands for, for the eye."""
         if id in self._names:
             return self._names[id]
         try:
@@ -144,9 +148,7 @@ def _stages(stage: dict[str, Any] | None) -> list[dict[str, Any]]:
     return [stage] if parts is None else [inner for part in parts for inner in _stages(part)]
 
 
-def _placed(
-    wanted: dict[str, int | str], added: dict[str, int], pieces: dict[str, int], source: str
-) -> dict[str, int]:
+def _placed(wanted: dict[str, int | str], added: dict[str, int], pieces: dict[str, int], source: str) -> dict[str, int]:
     """The id of every control token; all different, none an ordinary piece."""
     unknown = sorted(set(wanted) - set(CONTROLS))
     if unknown:

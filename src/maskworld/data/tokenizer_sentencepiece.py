@@ -146,6 +146,7 @@ class SentencePieceTokenizer:
         return cls(Path(path).read_bytes(), str(path))
 
     def save(self, folder: Path) -> None:
+        """Write `tokenizer.model` into `folder`, made if absent."""
         folder.mkdir(parents=True, exist_ok=True)
         (folder / SENTENCEPIECE_FILE).write_bytes(self._model)
 
@@ -165,17 +166,20 @@ class SentencePieceTokenizer:
         return [id for unit in self._processor.encode(_cut(text)) for id in unit]
 
     def decode(self, ids: Iterable[int]) -> str:
+        """Text of any ids; control ids give nothing, incomplete UTF-8 the replacement character."""
         table = self._bytes
         return join_bytes([table[id] for id in ids])
 
     def piece(self, id: int) -> str:
+        """What id stands for, for the eye."""
         return self._pieces[id]
 
     @cached_property
     def _pieces(self) -> list[str]:
         processor = self._processor
         return [
-            processor.id_to_piece(id).replace(_SPACE, " ") if not processor.is_byte(id) or self._bytes[id] >= b"\x80"
+            processor.id_to_piece(id).replace(_SPACE, " ")
+            if not processor.is_byte(id) or self._bytes[id] >= b"\x80"
             else self._bytes[id].decode()
             for id in range(self.vocabulary_size)
         ]

@@ -15,6 +15,8 @@ from jaxtyping import Array, Float
 
 
 class Schedule(Protocol):
+    """A mask schedule: the keep rate and its slope over the noise level t in [0, 1]."""
+
     def alpha(self, t: Float[Array, "*batch"]) -> Float[Array, "*batch"]:
         """Keep rate at noise level t in [0, 1]; falls from 1 to 0."""
 
@@ -27,9 +29,11 @@ class Linear:
     """alpha = 1 - t (LLaDA, SDAR, BD3-LM, MDLM)."""
 
     def alpha(self, t):
+        """Keep rate at noise level t, any shape."""
         return 1.0 - t
 
     def alpha_derivative(self, t):
+        """d alpha / dt, the shape of t."""
         return -jnp.ones_like(t)
 
 
@@ -38,9 +42,11 @@ class Cosine:
     """alpha = 1 - cos(pi/2 (1 - t)) (MD4)."""
 
     def alpha(self, t):
+        """Keep rate at noise level t, any shape."""
         return 1.0 - jnp.cos(jnp.pi / 2 * (1.0 - t))
 
     def alpha_derivative(self, t):
+        """d alpha / dt, the shape of t."""
         return -jnp.pi / 2 * jnp.sin(jnp.pi / 2 * (1.0 - t))
 
 

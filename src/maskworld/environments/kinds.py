@@ -23,9 +23,11 @@ class Kind:
     places: str
 
     def can(self, verb: str) -> bool:
+        """Whether `verb` works on it."""
         return verb in self.affords.split()
 
     def fits(self, receptacle_kind: str) -> bool:
+        """Whether it may lie in or on receptacles of that kind."""
         return receptacle_kind in self.places.split()
 
 

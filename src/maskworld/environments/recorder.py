@@ -42,6 +42,7 @@ RULES = (
     "Else: Nothing happens.",
 )
 _SEEDS_PER_SPLIT = 1_000_000
+_MOST_REPEATS = 2_000  # seeds in a row that give a room already known
 
 
 @dataclass(frozen=True)
@@ -176,18 +177,30 @@ def record(config: RecordConfig, out: Path) -> dict:
 
 
 def _jobs(config: RecordConfig) -> dict[str, list[_Job]]:
-    """Distinct rooms for each split. A seed whose room exists already (small rooms may repeat) is passed over."""
+    """Distinct rooms for each split. A seed whose room exists already (small rooms may repeat) is passed over.
+
+    Raises:
+        ConfigError: there are fewer different rooms of these sizes, as far as sampling can find them.
+    """
     seen = set()
     jobs: dict[str, list[_Job]] = {}
     for index, split in enumerate(SPLITS):
         jobs[split] = []
         seed = (config.seed * len(SPLITS) + index) * _SEEDS_PER_SPLIT
+        repeats = 0
         while len(jobs[split]) < getattr(config, f"{split}_rooms"):
             room = sample_room(seed, config.sizes, config.furnishing)
             seed += 1
+            repeats += 1
             if room.layout_key not in seen:
                 seen.add(room.layout_key)
                 jobs[split].append(_Job(split, room, config))
+                repeats = 0
+            elif repeats == _MOST_REPEATS:
+                raise ConfigError(
+                    f"{split}_rooms: only {len(seen)} different rooms of these sizes and furnishing were found, not "
+                    f"{getattr(config, f'{split}_rooms')} more; ask for fewer or larger ones"
+                )
     return jobs
 
 

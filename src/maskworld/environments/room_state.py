@@ -41,6 +41,7 @@ class Layout:
     """(receptacle kind, object kind) pairs: what may be moved where."""
 
     def accepts(self, receptacle: str, thing: str) -> bool:
+        """Whether the object may be moved into or onto the receptacle; both by name."""
         return (kind_of(receptacle), kind_of(thing)) in self.fits
 
 
@@ -51,6 +52,7 @@ class RoomState:
     facts: frozenset[str]
 
     def after(self, added: Iterable[str], deleted: Iterable[str]) -> RoomState:
+        """The state once these facts are added and deleted."""
         return RoomState((self.facts - frozenset(deleted)) | frozenset(added))
 
     @property
@@ -64,6 +66,7 @@ class RoomState:
         return self._first("holds", "")
 
     def has(self, predicate: str, thing: str) -> bool:
+        """Whether the one-place fact holds."""
         return f"{predicate}({thing})" in self.facts
 
     def places(self) -> dict[str, str]:

@@ -111,6 +111,8 @@ class Furnishing:
 
 @dataclass(frozen=True)
 class Receptacle:
+    """A place in a room."""
+
     kind: str
     number: int
     openable: bool = False
@@ -118,17 +120,21 @@ class Receptacle:
 
     @property
     def name(self) -> str:
+        """As the engine prints it."""
         return f"{self.kind} {self.number}"
 
 
 @dataclass(frozen=True)
 class Item:
+    """A thing in a room and where it lies at the start."""
+
     kind: str
     number: int
     place: Receptacle
 
     @property
     def name(self) -> str:
+        """As the engine prints it."""
         return f"{self.kind} {self.number}"
 
 

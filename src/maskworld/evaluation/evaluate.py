@@ -68,7 +68,7 @@ def evaluate(
     Raises:
         CheckpointError: there is no usable checkpoint, or the run's tokenizer is not the one it was trained with.
         ConfigError: no room for a prompt beside `sampler.max_new_tokens`.
-        DataError: the split is missing or empty, or none of its transitions fits.
+        DataError: the split is missing or empty, none of its transitions fits, or the training split is gone.
         StorageError: the run folder cannot be written.
     """
     from maskworld.training.checkpoints import load_params
@@ -82,7 +82,12 @@ def evaluate(
     tokenizer = _tokenizer(run, loaded)
     longest, block = _room_for_prompts(trained), trained.diffusion.block_length
 
-    folder = settings.data.trajectories
+    folder, training = settings.data.trajectories, split_files(loaded.config.data.trajectories, TRAIN)
+    if not training:
+        raise DataError(
+            f"{loaded.config.data.trajectories} holds no {TRAIN}*.jsonl or {TRAIN}*.jsonl.gz: what the run was trained "
+            "on is needed to count the baselines and to tell which rooms are unseen"
+        )
     held_out = _read_split(folder, split, run / f"rejected_{split}.jsonl", say)
     count = trained.evaluation.transitions if transitions is None else transitions
     chosen, available = choose_transitions(held_out, count, trained.evaluation.seed)
@@ -103,7 +108,7 @@ def evaluate(
         to_prediction(transition, len(prompt), generation, tokenizer, block)
         for (transition, prompt), generation in zip(prompts, generations, strict=True)
     ]
-    scores = _compare(predictions, [transition for transition, _ in prompts], folder, split, available, held_out)
+    scores = _compare(predictions, [transition for transition, _ in prompts], training, split, available, held_out)
     scores |= {"left_out": len(reasons), "checkpoint": loaded.step, "sampler": dataclasses.asdict(trained.sampler)}
     scores["generation"]["seconds"] = seconds
     write_predictions(run / PREDICTIONS_FILE, predictions)
@@ -170,15 +175,15 @@ class _Census:
 def _compare(
     predictions: list[Prediction],
     transitions: list[Transition],
-    folder: str,
+    training: list[Path],
     split: str,
     available: dict[str, int],
     held_out: list[Trajectory],
 ) -> dict[str, Any]:
-    """The score table, with the baselines counted on the training split, and what the splits hold."""
+    """The score table, with the baselines counted on what the run was trained on, and what the splits hold."""
     train, held = _Census(), _Census()
     # Training has set its bad rows aside already, and named them.
-    training_rows = read_trajectories(split_files(folder, TRAIN), Path(os.devnull))
+    training_rows = read_trajectories(training, Path(os.devnull))
     frequent = count_observations(train.watch(training_rows))
     for _ in held.watch(held_out):
         pass

@@ -69,6 +69,7 @@ class Prediction:
         return Prediction(**plain)
 
     def to_json(self) -> dict[str, Any]:
+        """A JSON value that `from_json` takes back."""
         return dataclasses.asdict(self)
 
 

@@ -104,7 +104,7 @@ def score(
     return {
         "split": split,
         "transitions": len(predictions),
-        "groups": len({p.group for p in predictions}),
+        "groups": len({p.group or p.trajectory for p in predictions}),
         "trajectories": len({p.trajectory for p in predictions}),
         "available": dict(available or {}),
         "words": words,

@@ -30,6 +30,7 @@ class Transition:
 
     @property
     def changes_state(self) -> bool:
+        """Whether the engine's facts differ after its step."""
         return self.trajectory.steps[self.step].changes_state
 
 

@@ -7,7 +7,6 @@ nothing of noise; `two_stream` and `decode` decide who sees whom.
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -95,13 +94,16 @@ class Attention(nnx.Module):
         return linear(x, kernel[...]).reshape(*x.shape[:-1], -1, self.config.head_size)
 
     def project_query(self, x: Float[Array, "B N D"], turn: Rotation) -> Float[Array, "B N H E"]:
+        """Normed and rotated queries."""
         return rotate(rms_norm(self._heads(x, self.query), self.query_norm[...], self.config.norm_epsilon), turn)
 
     def project_key_value(self, x: Float[Array, "B N D"], turn: Rotation) -> KeyValue:
+        """Normed and rotated keys, and values: [B, N, G, E] each."""
         key = rms_norm(self._heads(x, self.key), self.key_norm[...], self.config.norm_epsilon)
         return KeyValue(rotate(key, turn), self._heads(x, self.value))
 
     def project_out(self, x: Float[Array, "B N H E"]) -> Float[Array, "B N D"]:
+        """What the heads found, back in the stream."""
         return linear(x.reshape(*x.shape[:2], -1), self.out[...])
 
 
@@ -156,10 +158,12 @@ class Transformer(nnx.Module):
         self.config, self.dtype = config, dtype
 
     def embed(self, tokens: Int[Array, "B N"]) -> Float[Array, "B N D"]:
+        """The stream as it enters the first layer, in the compute dtype."""
         x = self.embedding[...][tokens].astype(self.dtype)
         return x * self.config.embedding_multiplier if self.config.embedding_multiplier != 1 else x
 
     def rotation(self, positions: Int[Array, "B N"]) -> Rotation:
+        """Rotary angles of the positions."""
         return rotation(positions, self.config.head_size, self.config.rope_theta)
 
     def head_kernel(self) -> Float[Array, "D V"]:
@@ -167,6 +171,7 @@ class Transformer(nnx.Module):
         return self.embedding[...].T if self.config.tie_embeddings else self.head[...]
 
     def normalize(self, x: Float[Array, "*batch D"]) -> Float[Array, "*batch D"]:
+        """The final norm."""
         return rms_norm(x, self.final_norm[...], self.config.norm_epsilon)
 
     def logits(self, x: Float[Array, "*batch D"]) -> Float[Array, "*batch V"]:
@@ -235,7 +240,3 @@ class Network:
             return ("layers",) * (leaf.ndim - len(axes)) + axes
 
         return jax.tree_util.tree_map_with_path(names, self.abstract_params())
-
-    def with_layers(self, **changes) -> Network:
-        """The same network with other execution choices (scan_layers, remat, attention)."""
-        return dataclasses.replace(self, config=dataclasses.replace(self.config, **changes))

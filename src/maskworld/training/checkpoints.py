@@ -281,7 +281,8 @@ def load_params(run: Path, which: int | Literal["best", "latest"] = "best", shar
 def _check_space(folder: Path, state: Any) -> None:
     """Refuse a save that cannot fit before it begins: a write that fails in Orbax's threads leaves some of them waiting
     for twenty minutes, and a process waits for its threads before it ends."""
-    needed = sum(shard.data.nbytes for leaf in jax.tree.leaves(state) for shard in leaf.addressable_shards[:1])
+    shards = (shard for leaf in jax.tree.leaves(state) for shard in leaf.addressable_shards)
+    needed = sum(shard.data.nbytes for shard in shards if shard.replica_id == 0)
     with writing(folder):
         free = shutil.disk_usage(folder).free
     if free < needed:

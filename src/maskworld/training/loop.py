@@ -99,7 +99,8 @@ def train(experiment: Experiment, run_folder: str | Path, progress: Progress | N
     run, is_first = Path(run_folder), jax.process_index() == 0
     with progress or Progress(enabled=is_first) as progress, _sole_trainer(run):
         _check_begun(experiment, run, progress.say)
-        prepared = prepare(experiment.data, experiment.diffusion, run / DATA_FOLDER, progress.say)
+        replace = not _has_checkpoints(run)
+        prepared = prepare(experiment.data, experiment.diffusion, run / DATA_FOLDER, progress.say, replace)
         progress.say(prepared.summary())
         job = _make_job(experiment, run, prepared)
         told: list[str] = []
@@ -150,10 +151,11 @@ def _run(
                 values, window = window.close(), Window()
                 metrics.write(step, "train", **values, seconds=clock.total)
                 progress.pace(clock.pace(step, training.steps, values))
-                _refuse_divergence(step, values["loss"], checkpoints)
+                _refuse_divergence(step, {name: values[name] for name in ("loss", "grad_norm")}, checkpoints)
             if validating:
                 validation, window = job.validate(state.params), Window()
                 metrics.write(step, "validation", **validation)
+                _refuse_divergence(step, {"validation loss": validation["loss"]}, checkpoints)
             if saving:
                 position = {"next_batch": feed.next_batch, "seconds": clock.total}
                 checkpoints.save(step, state, position, validation["loss"] if validation else None)
@@ -282,25 +284,30 @@ def _compile(job: _Job, batch: dict[str, jax.Array], progress: Progress) -> Any:
     return executable
 
 
-def _refuse_divergence(step: int, loss: float, checkpoints: Checkpoints) -> None:
-    if not math.isfinite(loss):
+def _refuse_divergence(step: int, values: dict[str, float], checkpoints: Checkpoints) -> None:
+    """Before anything of this step is saved, so that no checkpoint holds what cannot be gone on from."""
+    bad = [f"the {name} is {value}" for name, value in values.items() if not math.isfinite(value)]
+    if bad:
         last = checkpoints.steps[-1:] or ["none"]
         raise UserError(
-            f"the loss is {loss} after step {step}; the last checkpoint is of step {last[0]}. "
+            f"{' and '.join(bad)} after step {step}; the last checkpoint is of step {last[0]}. "
             "A lower optimizer.peak_learning_rate or optimizer.clip_norm, or more warmup_steps, may help."
         )
+
+
+def _has_checkpoints(run: Path) -> bool:
+    checkpoints = run / CHECKPOINT_FOLDER
+    return checkpoints.is_dir() and any(path.name.isdecimal() for path in checkpoints.iterdir())
 
 
 def _check_begun(experiment: Experiment, run: Path, say: Callable[[str], None]) -> None:
     """Refuse another configuration before anything of the run is touched; a run without checkpoints may begin anew."""
     if not (run / CONFIG_FILE).exists():
         return
-    checkpoints = run / CHECKPOINT_FOLDER
-    has_checkpoints = checkpoints.is_dir() and any(path.name.isdecimal() for path in checkpoints.iterdir())
     try:
         check_resumable(load_config(run / CONFIG_FILE), experiment, step=0)
     except ConfigError:
-        if has_checkpoints:
+        if _has_checkpoints(run):
             raise
         aside = run / f"{METRICS_FILE}.before"
         say(f"{run} was begun with another configuration and has no checkpoint; beginning anew, old metrics in {aside}")

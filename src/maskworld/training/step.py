@@ -20,6 +20,8 @@ from maskworld.training.loss import Batch, LossSums, diffusion_loss
 
 @flax.struct.dataclass
 class TrainState:
+    """Everything a step changes: what a checkpoint holds beside its metadata."""
+
     step: Array
     """int32 scalar: optimizer steps taken, and the index of the next global batch."""
     params: Params
@@ -57,9 +59,7 @@ def make_optimizer(config: OptimizerConfig, steps: int) -> tuple[optax.GradientT
             weight_decay=config.weight_decay,
             muon_weight_dimension_numbers=by_name(LAYER_MATRICES, optax.contrib.MuonDimensionNumbers(1, 2), None),
         )
-        optimizer = optax.partition(
-            {"muon": muon, "adamw": optimizer}, by_name(LAYER_MATRICES, "muon", "adamw")
-        )
+        optimizer = optax.partition({"muon": muon, "adamw": optimizer}, by_name(LAYER_MATRICES, "muon", "adamw"))
     return optax.chain(optax.clip_by_global_norm(config.clip_norm), optimizer), schedule
 
 
@@ -70,6 +70,7 @@ def _warmup_cosine(peak: float, config: OptimizerConfig, steps: int) -> optax.Sc
 
 
 def create_state(network: Network, optimizer: optax.GradientTransformation, key: Array) -> TrainState:
+    """Step 0: parameters from one typed key, and the optimizer over them. Pure; to be jitted with `state_shardings`."""
     params = network.init(key)
     return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params))
 

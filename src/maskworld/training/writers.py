@@ -68,6 +68,7 @@ class MetricsWriter:
                 self._events.restart(step)
 
     def close(self) -> None:
+        """Flush and close both files. Raises StorageError when what is left cannot be written."""
         if self._enabled:
             with writing(self._path):
                 try:

@@ -89,6 +89,7 @@ class AlfworldEngine:
 
     def close(self) -> None:
         # The planner's library stays loaded: unloading it crashes the process where no problem was read yet.
+        """Give back what the engine holds; nothing may be called afterwards."""
         self._environment.close()
 
     def _turn(self, state: Any, text: str, reward: float, done: bool) -> Turn:
