@@ -12,7 +12,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 JOBS ?= 2
-# XLA frees a step's buffers after each one; in huge pages they are mapped anew in no time (a seventh of a step else).
+# XLA gives a step's buffers back to the system; without huge pages, mapping them anew takes a seventh of a step.
 export GLIBC_TUNABLES ?= glibc.malloc.hugetlb=1
 
 .PHONY: help quickstart quickstart-quick test test-slow lint clean
