@@ -122,4 +122,4 @@ def test_in_the_house_counting_answers_to_commands_predicts_little():
                 hits.update(name for name, text in predict(row, number, frequent).items() if text == step.observation)
     assert asked > 1500
     for name in BASELINES:
-        assert hits[name] / asked < 0.15, name
+        assert hits[name] / asked < 0.25, name

@@ -102,7 +102,8 @@ def test_another_seed_gives_other_rooms():
     assert not keys(TINY) & keys(replace(TINY, seed=1))
 
 
-def test_more_rooms_than_there_are_is_refused_instead_of_sought_for_ever():
+def test_more_rooms_than_there_are_is_refused_instead_of_sought_for_ever(monkeypatch):
+    monkeypatch.setattr(recorder, "_MOST_REPEATS", 20)
     few = RecordConfig(
         train_rooms=100_000,
         sizes=RoomSizes((2, 2), (2, 2)),
