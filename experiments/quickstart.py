@@ -61,3 +61,12 @@ quick = dataclasses.replace(
     training=dataclasses.replace(config.training, steps=80, validate_every=0, checkpoint_every=40),
     evaluation=dataclasses.replace(config.evaluation, transitions=64),
 )
+
+# What `config` gave, 2026-12-01, 2 virtual cores of an AMD EPYC with AVX2 only (75 GFLOP/s a core in float32), a fresh
+# clone: 6 min 04 s, install included, of them 4 min for training; on 320 transitions of 96 unseen rooms (240 of them
+# change the state):
+#   validation loss 0.059 nats a target token after 700 steps and 1.2 M tokens (0.335 after 300, 0.182 after 500)
+#   exact match, state-changing steps  0.863 (0.813 to 0.900); best baseline 0.196
+#   exact match, all steps             0.834 (0.790 to 0.871); best baseline 0.250
+#   tokens per forward                 1.91 (3.5 forwards an observation)
+# `quick`, on the same machine: 1 min 33 s behind the install; its exact match is 0.
