@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -65,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     where = conditions(hold_to_one_core())
     from rich.console import Console
 
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else 140)  # a file gets the tables uncut
     console.print(f"[bold]maskworld bench train[/] on {where.summary()}")
     peak = matmul_speed(MATMULS[0], where)
     report: dict[str, Any] = {
