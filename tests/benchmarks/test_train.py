@@ -114,6 +114,14 @@ def test_numbers_that_cannot_be_measured_with_are_refused_by_name(words, message
         train.main(words)
 
 
+def test_a_step_is_compiled_once_so_that_no_compilation_is_timed():
+    experiment = workloads.peer_experiment(TINY, "float32")
+    run = train.TrainingRun(experiment, workloads.PEER_VOCABULARY, mask_id=3)
+    call = run.calls([workloads.full_batch(2, 32, experiment.diffusion.block_length, workloads.PEER_VOCABULARY)])
+    call(), call()
+    assert run.step._cache_size() == 1
+
+
 def count(model):
     from maskworld.benchmarks.flops import layer_parameters
 

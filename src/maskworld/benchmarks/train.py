@@ -246,14 +246,18 @@ class TrainingRun:
 
         from maskworld.models.transformer import Network
         from maskworld.parallel.mesh import make_mesh
-        from maskworld.training.step import create_state, make_optimizer, make_train_step
+        from maskworld.training.step import create_state, make_optimizer, make_train_step, state_shardings
 
         self.experiment, self.mask_id = experiment, mask_id
         self.network = Network(experiment.model, vocabulary_size, experiment.training.compute_dtype)
         self.optimizer, schedule = make_optimizer(experiment.optimizer, steps=1000)
         mesh = make_mesh(experiment.mesh, jax.devices()[:1])
         self.step = make_train_step(experiment, self.network, self.optimizer, schedule, mesh, mask_id)
-        self.create = jax.jit(lambda: create_state(self.network, self.optimizer, jax.random.key(0)))
+        # Placed as the step returns it, or the second step would compile anew and be timed with that.
+        self.create = jax.jit(
+            lambda: create_state(self.network, self.optimizer, jax.random.key(0)),
+            out_shardings=state_shardings(self.network, self.optimizer, mesh),
+        )
         self.parameters = sum(leaf.size for leaf in jax.tree.leaves(self.network.abstract_params()))
 
     def calls(self, batches):
