@@ -173,7 +173,7 @@ def _add_data_commands(commands) -> None:
         "--preset",
         default="rooms",
         metavar="NAME",
-        help="settings that the fields override: rooms (the default) or house (rooms that resemble each other little)",
+        help="settings that the fields override: rooms (the default) or house (flats with one thing to a place)",
     )
 
     prepare = _command(

@@ -103,9 +103,10 @@ def _parser() -> argparse.ArgumentParser:
 
 def _checked(options: argparse.Namespace) -> argparse.Namespace:
     """Raises ConfigError for a number that cannot be measured with."""
-    for name, least in (("repeats", 1), ("count", 1), ("layers", 1)):
-        if getattr(options, name) is not None and getattr(options, name) < least:
-            raise ConfigError(f"--{name}: {getattr(options, name)} is below {least}")
+    for name in ("repeats", "count", "layers"):
+        number = getattr(options, name)
+        if number is not None and number < 1:
+            raise ConfigError(f"--{name}: {number} is below 1")
     for length in (*options.lengths, options.row_length):
         if length < 8 or length % 8:
             raise ConfigError(f"--lengths, --row-length: {length} is not a multiple of 8, the longest block here")

@@ -96,17 +96,13 @@ def render_state(layout: Layout, state: RoomState) -> str:
     model may copy it. Below, one line for every object that is not as usual (`The mug 2 is clean and hot.`) and, unless
     the agent stands in the middle of the room with empty hands as at every start, where it is and what it carries.
     """
-    held_at = state.places()
-    inside: dict[str, list[str]] = {receptacle: [] for receptacle in layout.receptacles}
-    for thing in sorted(held_at, key=listing_order):
-        inside[held_at[thing]].append(thing)
     lines = []
-    for receptacle, things in inside.items():
+    for receptacle in layout.receptacles:
         where = f"On the {receptacle}"
         if receptacle in layout.openable:
             mark = "open" if state.has("opened", receptacle) else "closed"
             where = f"The {receptacle} is {mark}. In it"
-        lines.append(f"{where}, you see {_listed(things)}.")
+        lines.append(f"{where}, you see {_listed(state.contents(receptacle))}.")
     for thing in layout.objects:
         if marks := [word for predicate, word in _SHOWN.items() if state.has(predicate, thing)]:
             lines.append(f"The {thing} is {' and '.join(marks)}.")
