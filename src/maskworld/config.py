@@ -69,7 +69,7 @@ class ModelConfig:
     branches, tokens stay legible in the stream and copying is learned sooner."""
     scan_layers: bool = True
     """Scan over stacked layers (one layer compiled) or unroll them; the results are equal."""
-    remat: Literal["none", "full", "dots"] = "none"
+    remat: Literal["none", "full", "dots"] = "dots"
     """What the backward pass recomputes: nothing, every layer, or all but matrix products."""
     attention: Literal["auto", "reference", "chunked"] = "auto"
     """Kernel of the range attention."""

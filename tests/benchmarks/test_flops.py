@@ -56,11 +56,12 @@ def traced_step(config, diffusion, batch):
     return traced_products(traced.jaxpr)
 
 
+@pytest.mark.parametrize("remat", ["none", "dots", "full"])
 @pytest.mark.parametrize("scan_layers", [True, False])
 @pytest.mark.parametrize("attention", ["reference", "chunked"])
-def test_executed_flops_are_the_products_of_the_traced_step(attention, scan_layers):
+def test_executed_flops_are_the_products_of_the_traced_step(attention, scan_layers, remat):
     # With 64 tokens every query tile visits exactly one key tile, so a while loop's body runs once.
-    config = ModelConfig(**MODEL, attention=attention, scan_layers=scan_layers)
+    config = ModelConfig(**MODEL, attention=attention, scan_layers=scan_layers, remat=remat)
     diffusion = DiffusionConfig(block_length=4, logits_chunk=64)
     batch = batch_of(64, 4)
     masked = np.ones((2, 64), bool)  # the dearest branch: nothing skipped

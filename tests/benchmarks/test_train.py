@@ -57,13 +57,12 @@ def test_the_doubled_baseline_has_the_published_mask():
     assert np.array_equal(doubled.doubled_mask(documents, positions // 2), doubled_mask(documents, positions, 2))
 
 
-def test_the_doubled_baseline_computes_the_loss_of_the_two_streams():
-    experiment = workloads.peer_experiment(TINY)
+@pytest.mark.parametrize("microbatches", [1, 2])
+def test_the_doubled_baseline_computes_the_loss_of_the_two_streams(microbatches):
+    experiment = workloads.peer_experiment(TINY, microbatches=microbatches)
     batch = workloads.full_batch(2, 32, 4, 50)
     two_streams, baseline = (train.TrainingRun(experiment, 50, workloads.MASK_ID) for _ in range(2))
-    baseline.step = doubled.make_doubled_step(
-        baseline.network, baseline.optimizer, experiment.training.seed, workloads.MASK_ID, experiment.diffusion
-    )
+    baseline.step = doubled.make_doubled_step(experiment, baseline.network, baseline.optimizer, workloads.MASK_ID)
     one, other = two_streams.calls([batch]), baseline.calls([batch])
     for _ in range(2):
         assert float(one()["loss"]) == pytest.approx(float(other()), rel=1e-5)
@@ -107,6 +106,7 @@ def test_the_command_prints_and_writes_what_it_measured(tmp_path, monkeypatch, c
         (["--repeats", "0"], "--repeats: 0 is below 1"),
         (["--lengths", "510"], "510 is not a multiple of 8"),
         (["--layers", "0"], "--layers: 0 is below 1"),
+        (["--microbatches", "3"], "--microbatches: a batch of 4 rows is not cut into 3"),
     ],
 )
 def test_numbers_that_cannot_be_measured_with_are_refused_by_name(words, message):
@@ -120,6 +120,17 @@ def test_a_step_is_compiled_once_so_that_no_compilation_is_timed():
     call = run.calls([workloads.full_batch(2, 32, experiment.diffusion.block_length, workloads.PEER_VOCABULARY)])
     call(), call()
     assert run.step._cache_size() == 1
+
+
+@pytest.mark.parametrize("microbatches", [1, 2])
+def test_the_masked_positions_counted_are_those_of_the_step(microbatches):
+    experiment = workloads.peer_experiment(TINY, microbatches=microbatches)
+    run = train.TrainingRun(experiment, 50, workloads.MASK_ID)
+    batch = workloads.full_batch(4, 32, 4, 50)
+    call = run.calls([batch])
+    for step in range(2):
+        counted = sum(int(masked.sum()) for _, masked in run.masked(batch, step))
+        assert counted == int(call()["masked_tokens"])
 
 
 def count(model):

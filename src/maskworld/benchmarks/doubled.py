@@ -10,18 +10,17 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from maskworld.config import DiffusionConfig
+from maskworld.config import Experiment
 from maskworld.diffusion.corruption import corrupt
 from maskworld.diffusion.objective import masked_cross_entropy
 from maskworld.models.attention import masked_attention
 from maskworld.models.transformer import Network
-from maskworld.training.step import TrainState
+from maskworld.training.step import TrainState, accumulate_gradients
 
 
-def make_doubled_step(
-    network: Network, optimizer: optax.GradientTransformation, seed: int, mask_id: int, config: DiffusionConfig
-):
+def make_doubled_step(experiment: Experiment, network: Network, optimizer: optax.GradientTransformation, mask_id: int):
     """The jitted `step(state, batch) -> (state, loss)`, for batches in which every token is a target."""
+    config, training = experiment.diffusion, experiment.training
 
     def loss(params, batch, key):
         model = network.bind(params)
@@ -43,11 +42,12 @@ def make_doubled_step(
         sums = masked_cross_entropy(
             hidden, model.head_kernel(), tokens, noise.weight, noise.masked, config.logits_chunk
         )
-        return sums.weighted / batch["targets"].sum()
+        return sums.weighted, (sums.weighted, batch["targets"].sum())
 
     def step(state: TrainState, batch):
-        key = jax.random.fold_in(jax.random.key(seed), state.step)
-        value, gradients = jax.value_and_grad(loss)(state.params, batch, key)
+        key = jax.random.fold_in(jax.random.key(training.seed), state.step)
+        sums, gradients = accumulate_gradients(loss, state.params, batch, key, training.gradient_accumulation)
+        value, gradients = sums[0] / sums[1], jax.tree.map(lambda g: g / sums[1], gradients)
         updates, opt_state = optimizer.update(gradients, state.opt_state, state.params)
         return TrainState(state.step + 1, optax.apply_updates(state.params, updates), opt_state), value
 

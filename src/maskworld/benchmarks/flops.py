@@ -15,11 +15,14 @@ from maskworld.config import DiffusionConfig, ModelConfig
 from maskworld.models.attention import block_tile, chosen_implementation
 from maskworld.models.range_attention import KEY_TILE, QUERY_TILE
 
-# Products of one attention tile, forward and backward. Two forward (scores, mixing); four gradients; a tile kernel
-# forms the scores again in the backward pass instead of keeping them.
-_KEPT, _RECOMPUTED, _USEFUL = 6, 7, 6
 _TRAINING = 3
 """A linear map costs its forward product three times: forward, gradient of the input, gradient of the kernel."""
+_ATTENTION = 6
+"""Products of attention that keeps its weights: two forward (scores, mixing) and four gradients."""
+_MASKED = {"none": _ATTENTION, "dots": _ATTENTION + 1, "full": _ATTENTION + 2}
+"""The same under `model.remat`: "dots" forms the scores again, "full" mixes again too."""
+_TILED = {"none": _ATTENTION + 1, "dots": _ATTENTION + 1, "full": _ATTENTION + 3}
+"""A tile kernel always forms the scores again in the backward pass; "full" runs its forward pass twice."""
 
 
 @dataclass(frozen=True)
@@ -44,9 +47,12 @@ def layer_parameters(config: ModelConfig) -> tuple[int, int]:
     return key_value, rest
 
 
-def linear_flops(config: ModelConfig, rows: int, clean: int, noisy: int) -> float:
+def linear_flops(config: ModelConfig, rows: int, clean: int, noisy: int, remat: str = "none") -> float:
     """All layers on clean and noisy tokens, but the last one's clean stream makes keys and values only."""
     key_value, rest = layer_parameters(config)
+    if remat == "full":  # every forward product twice, but the last one of a layer, whose result no gradient needs
+        down = config.width * config.feed_forward
+        key_value, rest = key_value * (1 + 1 / _TRAINING), (rest - down) * (1 + 1 / _TRAINING) + down
     both = rows * (clean + noisy)
     inner = (config.layers - 1) * both * (key_value + rest)
     last = both * key_value + rows * noisy * rest
@@ -82,18 +88,18 @@ def executed_flops(
     def range_part(first_query: int) -> float:
         s, e = start[:, first_query:], end[:, first_query:]
         if chosen_implementation(config.attention, s.shape[1], clean) == "chunked":
-            return _RECOMPUTED * tile_flops * QUERY_TILE * KEY_TILE * visited_tiles(s, e)
-        return _KEPT * tile_flops * rows * s.shape[1] * clean
+            return _TILED[config.remat] * tile_flops * QUERY_TILE * KEY_TILE * visited_tiles(s, e)
+        return _MASKED[config.remat] * tile_flops * rows * s.shape[1] * clean
 
     tile = block_tile(diffusion.block_length)
-    own = _KEPT * tile_flops * rows * -(-noisy // tile) * tile * tile
+    own = _MASKED[config.remat] * tile_flops * rows * -(-noisy // tile) * tile * tile
     attention = (config.layers - 1) * range_part(0) + range_part(clean) + config.layers * own
 
     # The head takes `logits_chunk` positions of every row at a time while any row has masked ones left.
     chunk = min(diffusion.logits_chunk, noisy)
     chunks = -(-int(masked.sum(axis=1).max()) // chunk)
     head = 2.0 * _TRAINING * chunks * chunk * rows * config.width * vocabulary_size
-    return Flops(linear_flops(config, rows, clean, noisy), attention, head)
+    return Flops(linear_flops(config, rows, clean, noisy, config.remat), attention, head)
 
 
 def useful_flops(
@@ -113,7 +119,7 @@ def useful_flops(
     pairs = (config.layers - 1) * seen.sum() + seen[:, clean:].sum() + config.layers * own
     return Flops(
         linear_flops(config, rows, clean, masked.shape[1]),
-        _USEFUL * 2.0 * config.heads * config.head_size * float(pairs),
+        _ATTENTION * 2.0 * config.heads * config.head_size * float(pairs),
         2.0 * _TRAINING * int(masked.sum()) * config.width * vocabulary_size,
     )
 

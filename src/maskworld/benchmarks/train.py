@@ -1,8 +1,8 @@
 """`maskworld bench train`: what a training step costs on this machine, and what whole trajectories save.
 
-Everything is measured on one core with one XLA thread, in CPU time, beside the speed of this core's float32 matrix
-product: machines differ, so speeds are compared per unit of that. On an accelerator the same steps are timed by wall
-clock and nothing is compared with the peer.
+Everything is measured on one core with one thread, in CPU time, beside the speed of this core's float32 matrix
+product: machines differ, so speeds are compared per unit of that. Where PyTorch is installed the peers' own step runs
+here too (`benchmarks.peer`). On an accelerator the same steps are timed by wall clock and no peer is run.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from maskworld.benchmarks import peer
 from maskworld.benchmarks.timing import Conditions, Timing, conditions, hold_to_one_core, matmul_speed, measure
 from maskworld.errors import ConfigError
 
-PARTS = ("step", "doubled", "trajectories")
+PARTS = ("step", "doubled", "peer", "trajectories")
 PEER = {512: 312.0, 1024: 221.0}
 """SDAR's own training step on the doubled sequence (PyTorch 2.13, eager, SDPA with a mask, batch 4, this model):
 clean tokens per core-second."""
@@ -64,6 +65,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure what `arguments` (the words behind `bench train`) ask for. Raises ConfigError and DataError."""
     options = _checked(_parser().parse_args(arguments))
     where = conditions(hold_to_one_core())
+    if options.microbatches is None:  # a core is fastest on what its cache holds
+        options.microbatches = 4 if where.platform == "cpu" else 1
     from rich.console import Console
 
     console = Console(width=None if sys.stdout.isatty() else 140)  # a file gets the tables uncut
@@ -74,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "matmul_flops_per_second": _matmuls(peak, where, console),
     }
     model = _model(options)
-    if "step" in options.parts or "doubled" in options.parts:
+    if set(options.parts) & {"step", "doubled", "peer"}:
         report["steps"] = _steps(options, model, where, peak, console)
     if "trajectories" in options.parts:
         report["trajectories"] = _trajectories(options, model, where, peak, console)
@@ -97,16 +100,21 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--trajectories", metavar="FOLDER", default="tests/data/alfworld_rooms")
     parser.add_argument("--count", type=int, default=60, help="trajectories to take from its train split")
     parser.add_argument("--row-length", type=int, default=1024, help="row length for the trajectories")
+    parser.add_argument(
+        "--microbatches", type=int, help="pieces of a batch taken one after another: 4 on a CPU, else 1"
+    )
     parser.add_argument("--json", metavar="OUT", help="write every number there")
     return parser
 
 
 def _checked(options: argparse.Namespace) -> argparse.Namespace:
     """Raises ConfigError for a number that cannot be measured with."""
-    for name in ("repeats", "count", "layers"):
+    for name in ("repeats", "count", "layers", "microbatches"):
         number = getattr(options, name)
         if number is not None and number < 1:
             raise ConfigError(f"--{name}: {number} is below 1")
+    if options.microbatches is not None and options.microbatches not in (1, 2, 4):
+        raise ConfigError(f"--microbatches: a batch of 4 rows is not cut into {options.microbatches}")
     for length in (*options.lengths, options.row_length):
         if length < 8 or length % 8:
             raise ConfigError(f"--lengths, --row-length: {length} is not a multiple of 8, the longest block here")
@@ -133,7 +141,8 @@ def _per(where: Conditions) -> str:
 
 
 def _steps(options, model, where: Conditions, peak, console) -> list[dict[str, Any]]:
-    two_stream, doubled = {}, {}
+    two_stream, doubled, torch = {}, {}, {}
+    comparable = where.platform == "cpu" and not options.layers and options.dtype == "float32"
     for length in options.lengths:
         if "step" in options.parts:
             console.print(f"  two streams, L = {length} ...")
@@ -141,23 +150,25 @@ def _steps(options, model, where: Conditions, peak, console) -> list[dict[str, A
         if "doubled" in options.parts:
             console.print(f"  doubled sequence, L = {length} ...")
             doubled[length] = doubled_result(model, length, options, where, peak)
-    comparable = where.platform == "cpu" and not options.layers and options.dtype == "float32"
-    console.print(_step_table(two_stream, doubled, where, comparable))
+        if "peer" in options.parts and comparable and peer.peer_available():
+            console.print(f"  the peer in PyTorch, L = {length} ...")
+            torch[length] = peer_result(model, length, options, where, peak)
+    kinds = (("two streams", two_stream), ("doubled, dense mask", doubled), ("peer in PyTorch", torch))
+    console.print(_step_table(kinds, where, comparable))
     if comparable and two_stream:
         console.print(
-            f"The peer (SDAR, doubled sequence) was recorded on another core, whose product gave "
-            f"{PEER_MATMUL / 1e9:.1f} GFLOP/s, and is not run here: {_recorded()} clean tokens per core-second. "
-            "'x peer' divides both by their own core's product speed."
+            f"'x recorded' is beside SDAR's step on another core, whose product gave {PEER_MATMUL / 1e9:.1f} GFLOP/s: "
+            f"{_recorded()} clean tokens per core-second; both are divided by their own core's product speed."
         )
-    return [_as_json(kind, result) for kind, some in _named(two_stream, doubled) for result in some.values()]
+        if not torch:
+            console.print(
+                "The peer was not run here: that takes `pip install torch` and --parts peer."
+            )
+    return [_as_json(kind, result) for kind, some in kinds for result in some.values()]
 
 
 def _recorded() -> str:
     return ", ".join(f"{rate:.0f} at {length}" for length, rate in PEER.items())
-
-
-def _named(two_stream, doubled):
-    return (("two streams", two_stream), ("doubled, dense mask", doubled))
 
 
 def _as_json(kind: str, result: StepResult) -> dict[str, Any]:
@@ -172,15 +183,16 @@ def _as_json(kind: str, result: StepResult) -> dict[str, Any]:
     return facts
 
 
-def _step_table(two_stream, doubled, where: Conditions, comparable: bool):
+def _step_table(kinds, where: Conditions, comparable: bool):
     from rich.table import Table
 
     table = Table(title=f"One training step, batch 4, block 4, every token a target, AdamW included ({_per(where)})")
     for column in ("layout", "L", "compile s", "s / step", "clean tok/s", "GFLOP executed", "% of matmul"):
         table.add_column(column, justify="left" if column == "layout" else "right")
-    for column in ("useful %", "x doubled", "x peer", "target"):
+    for column in ("useful %", "x doubled", "x peer", "x recorded", "target"):
         table.add_column(column, justify="right")
-    for kind, some in _named(two_stream, doubled):
+    two_stream, *others = (results for _, results in kinds)
+    for kind, some in kinds:
         for length, result in some.items():
             cells = ["", "", ""]
             if result.executed:
@@ -190,9 +202,10 @@ def _step_table(two_stream, doubled, where: Conditions, comparable: bool):
                     f"{100 * result.share(total):.0f}",
                     f"{100 * result.share(result.useful):.0f}",
                 ]
-            beside = doubled.get(length) if some is two_stream else None
-            cells.append(f"{result.tokens_per_flop / beside.tokens_per_flop:.2f}" if beside else "")
-            ratio = result.over_peer() if comparable else None
+            for other in others:
+                beside = other.get(length) if some is two_stream else None
+                cells.append(f"{result.tokens_per_flop / beside.tokens_per_flop:.2f}" if beside else "")
+            ratio = result.over_peer() if comparable and some is not kinds[-1][1] else None
             target = f"{TARGETS[length]:.1f}" if some is two_stream and ratio and length in TARGETS else ""
             table.add_row(
                 kind,
@@ -211,7 +224,7 @@ def two_stream_result(model, length: int, options, where: Conditions, peak) -> S
     """The real train step on the peers' setting."""
     from maskworld.benchmarks import flops, workloads
 
-    experiment = workloads.peer_experiment(model, options.dtype)
+    experiment = workloads.peer_experiment(model, options.dtype, microbatches=options.microbatches)
     batch = workloads.full_batch(
         workloads.PEER_ROWS, length, experiment.diffusion.block_length, workloads.PEER_VOCABULARY
     )
@@ -221,22 +234,31 @@ def two_stream_result(model, length: int, options, where: Conditions, peak) -> S
     timing = measure(lambda: run.calls([batch]), options.repeats, where, peak)
     executed, useful = [], []
     for step in range(1, options.repeats + 1):
-        counted = (model, workloads.PEER_VOCABULARY, experiment.diffusion, batch, run.masked(batch, step))
-        executed.append(dataclasses.asdict(flops.executed_flops(*counted)))
-        useful.append(flops.useful_flops(*counted).total)
-    mean = {kind: sum(one[kind] for one in executed) / len(executed) for kind in executed[0]}
-    return StepResult(length, workloads.PEER_ROWS, timing, mean, sum(useful) / len(useful))
+        for piece, masked in run.masked(batch, step):
+            counted = (model, workloads.PEER_VOCABULARY, experiment.diffusion, piece, masked)
+            executed.append(dataclasses.asdict(flops.executed_flops(*counted)))
+            useful.append(flops.useful_flops(*counted).total)
+    mean = {kind: sum(one[kind] for one in executed) / options.repeats for kind in executed[0]}
+    return StepResult(length, workloads.PEER_ROWS, timing, mean, sum(useful) / options.repeats)
 
 
 def doubled_result(model, length: int, options, where: Conditions, peak) -> StepResult:
     """The same model and optimizer on [noisy ; clean] under a dense mask."""
     from maskworld.benchmarks import doubled, workloads
 
-    experiment = workloads.peer_experiment(model, options.dtype)
+    experiment = workloads.peer_experiment(model, options.dtype, microbatches=options.microbatches)
     run = TrainingRun(experiment, workloads.PEER_VOCABULARY, workloads.MASK_ID)
-    run.step = doubled.make_doubled_step(run.network, run.optimizer, 0, workloads.MASK_ID, experiment.diffusion)
+    run.step = doubled.make_doubled_step(experiment, run.network, run.optimizer, workloads.MASK_ID)
     batch = workloads.full_batch(workloads.PEER_ROWS, length, 4, workloads.PEER_VOCABULARY)
     return StepResult(length, workloads.PEER_ROWS, measure(lambda: run.calls([batch]), options.repeats, where, peak))
+
+
+def peer_result(model, length: int, options, where: Conditions, peak) -> StepResult:
+    """The peers' step in PyTorch, on the same core between the same products."""
+    from maskworld.benchmarks import workloads
+
+    call = peer.peer_call(model, workloads.PEER_VOCABULARY, workloads.PEER_ROWS, length, 4)
+    return StepResult(length, workloads.PEER_ROWS, measure(lambda: call, options.repeats, where, peak))
 
 
 class TrainingRun:
@@ -275,17 +297,22 @@ class TrainingRun:
         return call
 
     def masked(self, batch, step: int):
-        """Which noisy positions step `step` masks, [B, N]."""
+        """The microbatches of `batch`, each with the noisy positions [B, N] that step `step` masks in it."""
         import jax
         import numpy as np
 
         from maskworld.diffusion.corruption import corrupt
         from maskworld.training.loss import noisy_targets
+        from maskworld.training.step import split_microbatches
 
+        count, config = self.experiment.training.gradient_accumulation, self.experiment.diffusion
+        blocks = batch["target_blocks"].shape[1]
         key = jax.random.fold_in(jax.random.key(self.experiment.training.seed), step)
-        blocks, config = batch["target_blocks"].shape[1], self.experiment.diffusion
-        noise = jax.jit(lambda b: corrupt(key, *noisy_targets(b, config), blocks, self.mask_id, config).masked)(batch)
-        return np.asarray(noise)
+        mask = jax.jit(lambda key, b: corrupt(key, *noisy_targets(b, config), blocks, self.mask_id, config).masked)
+        pieces = split_microbatches(batch, count)
+        for index in range(count):
+            piece = jax.tree.map(lambda x: x[index], pieces)  # noqa: B023
+            yield piece, np.asarray(mask(jax.random.fold_in(key, index) if count > 1 else key, piece))
 
 
 def _trajectories(options, model, where: Conditions, peak, console) -> dict[str, Any]:
@@ -295,7 +322,7 @@ def _trajectories(options, model, where: Conditions, peak, console) -> dict[str,
 
     recording = workloads.load_recording(options.trajectories, options.count)
     tokenizer = recording.tokenizer
-    experiment = workloads.peer_experiment(model, options.dtype, block_length=8)
+    experiment = workloads.peer_experiment(model, options.dtype, block_length=8, microbatches=options.microbatches)
     results = {}
     for name, render in (
         ("whole trajectories", workloads.whole_documents),

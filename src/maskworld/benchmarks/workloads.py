@@ -36,13 +36,15 @@ PEER_ROWS = 4
 MASK_ID = 1
 
 
-def peer_experiment(model: ModelConfig = PEER_MODEL, dtype: str = "float32", block_length: int = 4) -> Experiment:
+def peer_experiment(
+    model: ModelConfig = PEER_MODEL, dtype: str = "float32", block_length: int = 4, microbatches: int = 1
+) -> Experiment:
     """The peers' setting: batch 4, block 4, one noisy copy, linear schedule, AdamW, one device."""
     return Experiment(
         name="bench",
         model=model,
         diffusion=DiffusionConfig(block_length=block_length, schedule="linear", noisy_copies=1),
-        training=TrainingConfig(batch_size=PEER_ROWS, compute_dtype=dtype),
+        training=TrainingConfig(batch_size=PEER_ROWS, compute_dtype=dtype, gradient_accumulation=microbatches),
         mesh=MeshConfig(data=1),
     )
 

@@ -13,10 +13,12 @@ from typing import Literal
 
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Bool, Float, Int
 
-from maskworld.models.range_attention import chunked_range_attention
+from maskworld.models.linear import merge_rows
+from maskworld.models.range_attention import ATTENDED, chunked_range_attention
 
 EMPTY = -1e30
 """Log-sum-exp of a query that sees no key; its output is zero."""
@@ -91,6 +93,7 @@ def masked_attention(
     mixed = jnp.einsum(
         "...grnl,...lge->...ngre", weights.astype(value.dtype), value, preferred_element_type=jnp.float32
     )
+    mixed = checkpoint_name(mixed, ATTENDED)
     out = mixed / jnp.moveaxis(safe, -1, -3)[..., None]
     log_sum = jnp.where(total > 0, top[..., 0] + jnp.log(safe), EMPTY)
     log_sum = jnp.moveaxis(log_sum, -1, -3).reshape(*batch, length, heads)
@@ -137,13 +140,13 @@ def block_attention(
 
 
 def merge(
-    out_a: Float[Array, "*batch E"],
-    log_sum_a: Float[Array, "*batch"],
-    out_b: Float[Array, "*batch E"],
-    log_sum_b: Float[Array, "*batch"],
-) -> Float[Array, "*batch E"]:
+    out_a: Float[Array, "B N H E"],
+    log_sum_a: Float[Array, "B N H"],
+    out_b: Float[Array, "B N H E"],
+    log_sum_b: Float[Array, "B N H"],
+) -> Float[Array, "B N H E"]:
     """Attention over the union of two disjoint key sets, from the attention over each."""
     log_sum = jnp.logaddexp(log_sum_a, log_sum_b)
-    weight_a = jnp.exp(log_sum_a - log_sum)[..., None]
-    weight_b = jnp.exp(log_sum_b - log_sum)[..., None]
-    return (out_a * weight_a + out_b * weight_b).astype(out_a.dtype)
+    weight_a, weight_b = (merge_rows(jnp.exp(part - log_sum)[..., None]) for part in (log_sum_a, log_sum_b))
+    merged = merge_rows(out_a) * weight_a + merge_rows(out_b) * weight_b
+    return merged.astype(out_a.dtype).reshape(out_a.shape)

@@ -10,6 +10,12 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
+
+from maskworld.models.linear import merge_rows
+
+ATTENDED = "attended"
+"""Name of attention outputs and log-sum-exps for `jax.checkpoint` policies: dear to compute, cheap to keep."""
 
 EMPTY = -1e30
 QUERY_TILE = 64
@@ -107,6 +113,7 @@ def _forward(query, key, value, key_start, key_end):
 
     out, log_sum = jax.lax.map(one_row, (tiles, keys, values, *ranges))
     result = _ungroup(out, heads, length), _ungroup(log_sum[..., None], heads, length)[..., 0]
+    result = tuple(checkpoint_name(part, ATTENDED) for part in result)
     return result, (query, key, value, key_start, key_end, *result)
 
 
@@ -117,16 +124,16 @@ def _backward(residuals, cotangents):
     groups, scale = key.shape[2], query.shape[-1] ** -0.5
     tiles, keys, values, ranges = _prepare(query, key, value, key_start, key_end)
     # d scores = weights * (d weights - sum(d out * out) + d log_sum)
-    shift = d_log_sum - (d_out.astype(jnp.float32) * out).sum(axis=-1)
+    shift = d_log_sum - _inner(d_out, out)
     d_out_tiles = _group(d_out.astype(value.dtype), groups)
     shift_tiles = _group(shift[..., None], groups)[..., 0]
     log_tiles = _group(jnp.where(log_sum > EMPTY / 2, log_sum, 0.0)[..., None], groups)[..., 0]
 
     def one_row(row):
-        row_tiles, row_d_out, row_log, row_shift, row_keys, row_values, *row_ranges = row
+        row_tiles, row_turned, row_d_out, row_turned_d_out, row_log, row_shift, row_keys, row_values, *row_ranges = row
 
         def one_tile(carry, tile):
-            q, d_o, log, moved, start, end, first, last = tile
+            q, turned_q, d_o, turned_d_o, log, moved, start, end, first, last = tile
 
             def visit(j, inner):
                 d_q, d_keys, d_values = inner
@@ -135,26 +142,35 @@ def _backward(residuals, cotangents):
                 d_weights = jnp.einsum("gqe,gke->gqk", d_o, v, preferred_element_type=jnp.float32)
                 d_scores = (weights * (d_weights + moved[..., None])).astype(q.dtype)
                 d_q += jnp.einsum("gqk,gke->gqe", d_scores, k, preferred_element_type=jnp.float32)
-                d_k = jnp.einsum("gqk,gqe->gke", d_scores, q, preferred_element_type=jnp.float32)
-                d_v = jnp.einsum("gqk,gqe->gke", weights.astype(d_o.dtype), d_o, preferred_element_type=jnp.float32)
-                return d_q, _add_tile(d_keys, d_k, j), _add_tile(d_values, d_v, j)
+                # Turned, [E, key]: XLA's fast CPU product refuses a left side that is contracted over its rows.
+                d_k = jnp.einsum("geq,gqk->gek", turned_q, d_scores, preferred_element_type=jnp.float32)
+                weights = weights.astype(d_o.dtype)
+                d_v = jnp.einsum("geq,gqk->gek", turned_d_o, weights, preferred_element_type=jnp.float32)
+                return d_q, d_keys.at[j].add(d_k), d_values.at[j].add(d_v)
 
             d_q, *carry = jax.lax.fori_loop(first, last, visit, (jnp.zeros(q.shape, jnp.float32), *carry))
             return tuple(carry), (d_q * scale).astype(query.dtype)
 
-        zeros = jnp.zeros(row_keys.shape, jnp.float32)
-        tiles = (row_tiles, row_d_out, row_log, row_shift, *row_ranges)
+        zeros = jnp.zeros((row_keys.shape[1] // KEY_TILE, groups, row_keys.shape[2], KEY_TILE), jnp.float32)
+        tiles = (row_tiles, row_turned, row_d_out, row_turned_d_out, row_log, row_shift, *row_ranges)
         (d_keys, d_values), d_query = jax.lax.scan(one_tile, (zeros, zeros), tiles)
         return d_query, d_keys, d_values
 
-    rows = (tiles, d_out_tiles, log_tiles, shift_tiles, keys, values, *ranges)
+    turned, turned_d_out = (x.swapaxes(-1, -2) for x in (tiles, d_out_tiles))
+    rows = (tiles, turned, d_out_tiles, turned_d_out, log_tiles, shift_tiles, keys, values, *ranges)
     d_query, d_keys, d_values = jax.lax.map(one_row, rows)
-    d_key, d_value = (x.transpose(0, 2, 1, 3)[:, : key.shape[1]] for x in (d_keys, d_values))
-    return _ungroup(d_query, heads, length), d_key.astype(key.dtype), d_value.astype(value.dtype), None, None
+    return _ungroup(d_query, heads, length), _flatten(d_keys, key), _flatten(d_values, value), None, None
 
 
-def _add_tile(x, update, j):
-    return jax.lax.dynamic_update_slice_in_dim(x, _tile_of(x, j) + update, j * KEY_TILE, axis=1)
+def _flatten(tiles, like):
+    """[B, tiles, G, E, KEY_TILE] -> [B, L, G, E], the shape and dtype of `like`."""
+    x = tiles.transpose(0, 1, 4, 2, 3).reshape(tiles.shape[0], -1, *like.shape[2:])
+    return x[:, : like.shape[1]].astype(like.dtype)
+
+
+def _inner(a, b):
+    """Sum over E of a * b in float32: [B, N, H, E] twice -> [B, N, H]."""
+    return (merge_rows(a).astype(jnp.float32) * merge_rows(b)).sum(axis=-1).reshape(a.shape[:-1])
 
 
 chunked_range_attention.defvjp(_forward, _backward)

@@ -9,12 +9,11 @@ from __future__ import annotations
 from functools import partial
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from maskworld.models.attention import block_attention, merge, range_attention
-from maskworld.models.transformer import KeyValue, Layer, Rotation, Transformer
+from maskworld.models.transformer import KeyValue, Layer, Rotation, Transformer, rematerialized
 
 
 class Layout(NamedTuple):
@@ -98,9 +97,7 @@ def two_stream_hidden(
     def last(layer, x):
         return attend(layer, x, queries=slice(length, None))
 
-    if model.config.remat != "none":
-        last = jax.checkpoint(last, prevent_cse=False)
-    return last(model.layer(-1), x)
+    return rematerialized(last, model.config)(model.layer(-1), x)
 
 
 def _attend(

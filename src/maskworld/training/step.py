@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import flax.struct
@@ -12,10 +13,9 @@ import optax.contrib
 from jaxtyping import Array
 
 from maskworld.config import Experiment, OptimizerConfig
-from maskworld.diffusion.objective import MaskedLoss
 from maskworld.models.transformer import Network, Params
 from maskworld.parallel.mesh import batch_sharding, parameter_shardings, replicated
-from maskworld.training.loss import Batch, LossSums, diffusion_loss
+from maskworld.training.loss import Batch, diffusion_loss
 
 
 @flax.struct.dataclass
@@ -95,6 +95,35 @@ def _names(path) -> tuple[str, ...]:
     return tuple(str(getattr(part, "key", getattr(part, "name", part))) for part in path)
 
 
+def split_microbatches(batch: Batch, count: int) -> Batch:
+    """[B, ...] -> [count, B / count, ...]; rows are interleaved, so that each piece is spread over all devices."""
+    return jax.tree.map(lambda x: x.reshape(-1, count, *x.shape[1:]).swapaxes(0, 1), batch)
+
+
+def accumulate_gradients(loss: Callable, params: Params, batch: Batch, key: Array, microbatches: int):
+    """(sums, gradients) of `loss(params, piece, key) -> (value, sums)`, each added up over all microbatches.
+
+    With more than one, microbatch i draws its noise from fold_in(key, i).
+    """
+    value_and_grad = jax.value_and_grad(loss, has_aux=True)
+
+    def one(piece, key):
+        (_, sums), gradients = value_and_grad(params, piece, key)
+        return sums, gradients
+
+    if microbatches == 1:
+        return one(batch, key)
+
+    def add(total, inputs):
+        piece, index = inputs
+        return jax.tree.map(jnp.add, total, one(piece, jax.random.fold_in(key, index))), None
+
+    pieces = split_microbatches(batch, microbatches)
+    shapes = jax.eval_shape(one, jax.tree.map(lambda x: x[0], pieces), key)
+    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    return jax.lax.scan(add, zeros, (pieces, jnp.arange(microbatches)))[0]
+
+
 def make_train_step(
     experiment: Experiment,
     network: Network,
@@ -116,25 +145,9 @@ def make_train_step(
             sums = diffusion_loss(network, params, batch, key, mask_id, config)
         return sums.loss.weighted, sums
 
-    def accumulated(params, batch, key):
-        value_and_grad = jax.value_and_grad(microbatch_loss, has_aux=True)
-        if microbatches == 1:
-            (_, sums), gradients = value_and_grad(params, batch, key)
-            return sums, gradients
-        # Interleaved rows keep every microbatch spread over all devices.
-        pieces = jax.tree.map(lambda x: x.reshape(-1, microbatches, *x.shape[1:]).swapaxes(0, 1), batch)
-
-        def add(carry, inputs):
-            piece, index = inputs
-            (_, sums), gradients = value_and_grad(params, piece, jax.random.fold_in(key, index))
-            return jax.tree.map(jnp.add, carry, (sums, gradients)), None
-
-        zeros = LossSums(MaskedLoss(*(jnp.zeros(()),) * 4), jnp.zeros(())), jax.tree.map(jnp.zeros_like, params)
-        return jax.lax.scan(add, zeros, (pieces, jnp.arange(microbatches)))[0]
-
     def step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Array]]:
         key = jax.random.fold_in(jax.random.key(experiment.training.seed), state.step)
-        sums, gradients = accumulated(state.params, batch, key)
+        sums, gradients = accumulate_gradients(microbatch_loss, state.params, batch, key, microbatches)
         normalizer = jnp.maximum(sums.normalizer, 1.0)
         gradients = jax.tree.map(lambda g: g / normalizer, gradients)
         updates, opt_state = optimizer.update(gradients, state.opt_state, state.params)
