@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from dense_oracle import doubled_mask
 
-from maskworld.benchmarks import doubled, timing, train, workloads
+from maskworld.benchmarks import doubled, peer, timing, train, workloads
 from maskworld.config import ModelConfig
 from maskworld.errors import ConfigError
 
@@ -120,6 +120,15 @@ def test_a_step_is_compiled_once_so_that_no_compilation_is_timed():
     call = run.calls([workloads.full_batch(2, 32, experiment.diffusion.block_length, workloads.PEER_VOCABULARY)])
     call(), call()
     assert run.step._cache_size() == 1
+
+
+def test_the_peer_in_pytorch_is_the_peers_model_under_the_published_mask():
+    pytest.importorskip("torch", reason="the peer's step needs PyTorch, which is no dependency")
+    call = peer.peer_call(workloads.PEER_MODEL, workloads.PEER_VOCABULARY, rows=1, length=8, block_length=4)
+    assert call.parameters == workloads.PEER_PARAMETERS
+    ones, positions = np.ones((1, 8), int), np.arange(8)[None]
+    assert np.array_equal(peer._doubled_mask(8, 4)[0].numpy(), doubled_mask(ones, positions, 4))
+    assert np.isfinite([call() for _ in range(3)]).all()
 
 
 @pytest.mark.parametrize("microbatches", [1, 2])

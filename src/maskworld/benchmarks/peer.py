@@ -43,7 +43,7 @@ def peer_call(config: ModelConfig, vocabulary_size: int, rows: int, length: int,
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        return float(loss)
+        return loss.item()
 
     step.parameters = sum(parameter.numel() for parameter in model.parameters())
     return step

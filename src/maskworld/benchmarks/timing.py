@@ -10,7 +10,7 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -101,6 +101,10 @@ class Timing:
         """Seconds of the quickest repetition: CPU seconds of one core on a CPU, wall-clock seconds elsewhere."""
         return min(self.seconds)
 
+    def over(self, other: Timing) -> float:
+        """How often this call fits into the other one's time, median over repetitions that took turns."""
+        return statistics.median(theirs / ours for ours, theirs in zip(self.seconds, other.seconds, strict=True))
+
     @property
     def per_peak(self) -> float:
         """Seconds x peak, FLOPs that the reference product would have done in the time of one call.
@@ -119,20 +123,39 @@ def measure(
         prepare: returns the call; the call returns arrays that are waited for.
         peak: FLOP/s of the reference product now.
     """
+    return measure_in_turn([prepare], repeats, where, peak)[0]
+
+
+def measure_in_turn(
+    prepares: Sequence[Callable[[], Callable[[], Any]]], repeats: int, where: Conditions, peak: Callable[[], float]
+) -> list[Timing]:
+    """`measure` of several calls that take turns, so that what slows the core for a while slows all of them."""
     import jax
 
-    begun = where.clock()
-    call = prepare()
-    jax.block_until_ready(call())
-    warm = where.clock() - begun
-    seconds, peaks = [], [peak()]
-    for _ in range(repeats):
+    def timed(call) -> float:
         begun = where.clock()
         jax.block_until_ready(call())
-        seconds.append(where.clock() - begun)
-        peaks.append(peak())
-    around = [(before + after) / 2 for before, after in zip(peaks, peaks[1:], strict=False)]
-    return Timing(max(warm - min(seconds), 0.0), tuple(seconds), tuple(around))
+        return where.clock() - begun
+
+    calls, warm = [], []
+    for prepare in prepares:
+        begun = where.clock()
+        calls.append(prepare())
+        jax.block_until_ready(calls[-1]())
+        warm.append(where.clock() - begun)
+    seconds: list[list[float]] = [[] for _ in calls]
+    peaks: list[list[float]] = [[] for _ in calls]
+    before = peak()
+    for _ in range(repeats):
+        for index, call in enumerate(calls):
+            seconds[index].append(timed(call))
+            after = peak()
+            peaks[index].append((before + after) / 2)
+            before = after
+    return [
+        Timing(max(first - min(times), 0.0), tuple(times), tuple(around))
+        for first, times, around in zip(warm, seconds, peaks, strict=True)
+    ]
 
 
 def matmul_speed(shape: tuple[int, int, int], where: Conditions) -> Callable[[], float]:

@@ -12,14 +12,24 @@ import dataclasses
 import json
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from maskworld.benchmarks import peer
-from maskworld.benchmarks.timing import Conditions, Timing, conditions, hold_to_one_core, matmul_speed, measure
+from maskworld.benchmarks.timing import (
+    Conditions,
+    Timing,
+    conditions,
+    hold_to_one_core,
+    matmul_speed,
+    measure,
+    measure_in_turn,
+)
 from maskworld.errors import ConfigError
 
 PARTS = ("step", "doubled", "peer", "trajectories")
+LAYOUTS = {"step": "two streams", "doubled": "doubled, dense mask", "peer": "peer in PyTorch"}
 PEER = {512: 312.0, 1024: 221.0}
 """SDAR's own training step on the doubled sequence (PyTorch 2.13, eager, SDPA with a mask, batch 4, this model):
 clean tokens per core-second."""
@@ -141,30 +151,30 @@ def _per(where: Conditions) -> str:
 
 
 def _steps(options, model, where: Conditions, peak, console) -> list[dict[str, Any]]:
-    two_stream, doubled, torch = {}, {}, {}
+    from maskworld.benchmarks import workloads
+
     comparable = where.platform == "cpu" and not options.layers and options.dtype == "float32"
+    layouts = {"step": two_stream_call, "doubled": doubled_call}
+    if comparable and peer.peer_available():
+        layouts["peer"] = peer_call
+    layouts = {part: prepare for part, prepare in layouts.items() if part in options.parts}
+    results: dict[str, dict[int, StepResult]] = {part: {} for part in LAYOUTS}
     for length in options.lengths:
-        if "step" in options.parts:
-            console.print(f"  two streams, L = {length} ...")
-            two_stream[length] = two_stream_result(model, length, options, where, peak)
-        if "doubled" in options.parts:
-            console.print(f"  doubled sequence, L = {length} ...")
-            doubled[length] = doubled_result(model, length, options, where, peak)
-        if "peer" in options.parts and comparable and peer.peer_available():
-            console.print(f"  the peer in PyTorch, L = {length} ...")
-            torch[length] = peer_result(model, length, options, where, peak)
-    kinds = (("two streams", two_stream), ("doubled, dense mask", doubled), ("peer in PyTorch", torch))
-    console.print(_step_table(kinds, where, comparable))
-    if comparable and two_stream:
+        console.print(f"  {', '.join(LAYOUTS[part] for part in layouts)} in turn, L = {length} ...")
+        prepares = [partial(prepare, model, length, options) for prepare in layouts.values()]
+        timings = measure_in_turn(prepares, options.repeats, where, peak)
+        for part, timing in zip(layouts, timings, strict=True):
+            counted = count_flops(model, length, options) if part == "step" else ()
+            results[part][length] = StepResult(length, workloads.ROWS, timing, *counted)
+    console.print(_step_table(results, where, comparable))
+    if comparable and results["step"]:
         console.print(
             f"'x recorded' is beside SDAR's step on another core, whose product gave {PEER_MATMUL / 1e9:.1f} GFLOP/s: "
             f"{_recorded()} clean tokens per core-second; both are divided by their own core's product speed."
         )
-        if not torch:
-            console.print(
-                "The peer was not run here: that takes `pip install torch` and --parts peer."
-            )
-    return [_as_json(kind, result) for kind, some in kinds for result in some.values()]
+        if "peer" in options.parts and not results["peer"]:
+            console.print("The peer was not run here: that takes `pip install torch` and --parts peer.")
+    return [_as_json(LAYOUTS[part], result) for part, some in results.items() for result in some.values()]
 
 
 def _recorded() -> str:
@@ -178,12 +188,12 @@ def _as_json(kind: str, result: StepResult) -> dict[str, Any]:
             "executed": result.share(sum(result.executed.values())),
             "useful": result.share(result.useful),
         }
-    if kind == "two streams":
+    if kind == LAYOUTS["step"]:
         facts["over_recorded_peer"] = result.over_peer()
     return facts
 
 
-def _step_table(kinds, where: Conditions, comparable: bool):
+def _step_table(results, where: Conditions, comparable: bool):
     from rich.table import Table
 
     table = Table(title=f"One training step, batch 4, block 4, every token a target, AdamW included ({_per(where)})")
@@ -191,8 +201,7 @@ def _step_table(kinds, where: Conditions, comparable: bool):
         table.add_column(column, justify="left" if column == "layout" else "right")
     for column in ("useful %", "x doubled", "x peer", "x recorded", "target"):
         table.add_column(column, justify="right")
-    two_stream, *others = (results for _, results in kinds)
-    for kind, some in kinds:
+    for part, some in results.items():
         for length, result in some.items():
             cells = ["", "", ""]
             if result.executed:
@@ -202,13 +211,13 @@ def _step_table(kinds, where: Conditions, comparable: bool):
                     f"{100 * result.share(total):.0f}",
                     f"{100 * result.share(result.useful):.0f}",
                 ]
-            for other in others:
-                beside = other.get(length) if some is two_stream else None
-                cells.append(f"{result.tokens_per_flop / beside.tokens_per_flop:.2f}" if beside else "")
-            ratio = result.over_peer() if comparable and some is not kinds[-1][1] else None
-            target = f"{TARGETS[length]:.1f}" if some is two_stream and ratio and length in TARGETS else ""
+            for other in ("doubled", "peer"):
+                beside = results[other].get(length) if part == "step" else None
+                cells.append(f"{result.timing.over(beside.timing):.2f}" if beside else "")
+            ratio = result.over_peer() if comparable and part != "peer" else None
+            target = f"{TARGETS[length]:.1f}" if part == "step" and ratio and length in TARGETS else ""
             table.add_row(
-                kind,
+                LAYOUTS[part],
                 str(length),
                 f"{result.timing.compile_seconds:.0f}",
                 f"{result.timing.best:.2f}",
@@ -220,45 +229,54 @@ def _step_table(kinds, where: Conditions, comparable: bool):
     return table
 
 
-def two_stream_result(model, length: int, options, where: Conditions, peak) -> StepResult:
-    """The real train step on the peers' setting."""
-    from maskworld.benchmarks import flops, workloads
+def _peer_run(model, length: int, options) -> tuple[TrainingRun, dict]:
+    """The peers' setting in this project: the run and its only batch."""
+    from maskworld.benchmarks import workloads
 
     experiment = workloads.peer_experiment(model, options.dtype, microbatches=options.microbatches)
-    batch = workloads.full_batch(
-        workloads.PEER_ROWS, length, experiment.diffusion.block_length, workloads.PEER_VOCABULARY
-    )
     run = TrainingRun(experiment, workloads.PEER_VOCABULARY, workloads.MASK_ID)
     if model == workloads.PEER_MODEL and run.parameters != workloads.PEER_PARAMETERS:
         raise AssertionError(f"the model has {run.parameters} parameters, the peers' {workloads.PEER_PARAMETERS}")
-    timing = measure(lambda: run.calls([batch]), options.repeats, where, peak)
-    executed, useful = [], []
-    for step in range(1, options.repeats + 1):
-        for piece, masked in run.masked(batch, step):
-            counted = (model, workloads.PEER_VOCABULARY, experiment.diffusion, piece, masked)
-            executed.append(dataclasses.asdict(flops.executed_flops(*counted)))
-            useful.append(flops.useful_flops(*counted).total)
-    mean = {kind: sum(one[kind] for one in executed) / options.repeats for kind in executed[0]}
-    return StepResult(length, workloads.PEER_ROWS, timing, mean, sum(useful) / options.repeats)
+    block_length = experiment.diffusion.block_length
+    return run, workloads.full_batch(workloads.ROWS, length, block_length, workloads.PEER_VOCABULARY)
 
 
-def doubled_result(model, length: int, options, where: Conditions, peak) -> StepResult:
+def two_stream_call(model, length: int, options):
+    """The real train step."""
+    run, batch = _peer_run(model, length, options)
+    return run.calls([batch])
+
+
+def doubled_call(model, length: int, options):
     """The same model and optimizer on [noisy ; clean] under a dense mask."""
-    from maskworld.benchmarks import doubled, workloads
+    from maskworld.benchmarks import doubled
 
-    experiment = workloads.peer_experiment(model, options.dtype, microbatches=options.microbatches)
-    run = TrainingRun(experiment, workloads.PEER_VOCABULARY, workloads.MASK_ID)
-    run.step = doubled.make_doubled_step(experiment, run.network, run.optimizer, workloads.MASK_ID)
-    batch = workloads.full_batch(workloads.PEER_ROWS, length, 4, workloads.PEER_VOCABULARY)
-    return StepResult(length, workloads.PEER_ROWS, measure(lambda: run.calls([batch]), options.repeats, where, peak))
+    run, batch = _peer_run(model, length, options)
+    run.step = doubled.make_doubled_step(run.experiment, run.network, run.optimizer, run.mask_id)
+    return run.calls([batch])
 
 
-def peer_result(model, length: int, options, where: Conditions, peak) -> StepResult:
-    """The peers' step in PyTorch, on the same core between the same products."""
+def peer_call(model, length: int, options):
+    """The peers' step in PyTorch."""
     from maskworld.benchmarks import workloads
 
-    call = peer.peer_call(model, workloads.PEER_VOCABULARY, workloads.PEER_ROWS, length, 4)
-    return StepResult(length, workloads.PEER_ROWS, measure(lambda: call, options.repeats, where, peak))
+    return peer.peer_call(model, workloads.PEER_VOCABULARY, workloads.ROWS, length, 4)
+
+
+def count_flops(model, length: int, options) -> tuple[dict[str, float], float]:
+    """(executed by kind, useful) FLOPs of the timed two-stream steps, mean over them."""
+    from maskworld.benchmarks import flops
+
+    run, batch = _peer_run(model, length, options)
+    executed, useful = [], 0.0
+    for step in range(1, options.repeats + 1):
+        for piece, masked in run.masked(batch, step):
+            counted = (model, run.network.vocabulary_size, run.experiment.diffusion, piece, masked)
+            executed.append(dataclasses.asdict(flops.executed_flops(*counted)))
+            useful += flops.useful_flops(*counted).total
+    return {
+        kind: sum(one[kind] for one in executed) / options.repeats for kind in executed[0]
+    }, useful / options.repeats
 
 
 class TrainingRun:
@@ -330,7 +348,7 @@ def _trajectories(options, model, where: Conditions, peak, console) -> dict[str,
     ):
         console.print(f"  {name} ...")
         documents = render(recording, experiment.diffusion.block_length, options.row_length)
-        work = workloads.pack_work(documents, options.row_length, tokenizer.pad_id, workloads.PEER_ROWS)
+        work = workloads.pack_work(documents, options.row_length, tokenizer.pad_id, workloads.ROWS)
         chosen = [round(i * (len(work.batches) - 1) / max(options.repeats - 1, 1)) for i in range(options.repeats)]
         run = TrainingRun(experiment, tokenizer.vocabulary_size, tokenizer.mask_id)
         # The first call compiles; the batches that are timed come after it.
@@ -343,7 +361,7 @@ def _trajectories(options, model, where: Conditions, peak, console) -> dict[str,
             "rows": work.rows,
             "target_blocks": work.target_blocks,
             "filled": work.filled,
-            "observations_per_row": observations / (len(chosen) * workloads.PEER_ROWS),
+            "observations_per_row": observations / (len(chosen) * workloads.ROWS),
             "seconds": timing.seconds,
             "compile_seconds": timing.compile_seconds,
             "observations_per_second": observations / sum(timing.seconds),

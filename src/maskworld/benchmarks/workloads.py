@@ -32,7 +32,7 @@ PEER_MODEL = ModelConfig(
 )
 PEER_VOCABULARY = 8192
 PEER_PARAMETERS = 18_881_920
-PEER_ROWS = 4
+ROWS = 4
 MASK_ID = 1
 
 
@@ -44,7 +44,7 @@ def peer_experiment(
         name="bench",
         model=model,
         diffusion=DiffusionConfig(block_length=block_length, schedule="linear", noisy_copies=1),
-        training=TrainingConfig(batch_size=PEER_ROWS, compute_dtype=dtype, gradient_accumulation=microbatches),
+        training=TrainingConfig(batch_size=ROWS, compute_dtype=dtype, gradient_accumulation=microbatches),
         mesh=MeshConfig(data=1),
     )
 
