@@ -40,32 +40,32 @@ class Samples(NamedTuple):
     """The forward of its row, from 0, that committed the token; -1 for prompt and open positions."""
     confidence: Float[Array, "B C"]
     """Probability of the token when it was committed; 0 for prompt and open positions."""
-    forwards: Int[Array, B]
+    forwards: Int[Array, " B"]
     """Forwards spent on the row after the prompt's, those that only fill the cache included."""
-    cache_forwards: Int[Array, B]
+    cache_forwards: Int[Array, " B"]
     """How many of them only filled the cache."""
 
 
 class _State(NamedTuple):
     samples: Samples
     cache: Any
-    start: Int[Array, B]
+    start: Int[Array, " B"]
     """Position of the block at hand."""
-    step: Int[Array, B]
+    step: Int[Array, " B"]
     """Denoising steps its block has had."""
-    done: Bool[Array, B]
+    done: Bool[Array, " B"]
 
 
 def sample(
     forward: Forward,
     cache: Any,
     prompts: Int[Array, "B P"],
-    lengths: Int[Array, B],
+    lengths: Int[Array, " B"],
     keys: Array,
     config: SamplerConfig,
     block_length: int,
     special: Special,
-    observe: Callable[[Samples, Int[Array, B]], None] | None = None,
+    observe: Callable[[Samples, Int[Array, " B"]], None] | None = None,
 ) -> Samples:
     """Complete each prompt with at least `config.max_new_tokens` positions, up to the end of their last block.
 

@@ -16,20 +16,20 @@ class Candidates(NamedTuple):
     """Probability of the proposed token, given all logits of its position."""
     masked: Bool[Array, "B S"]
     """Positions that are still open; no rule commits another one."""
-    count: Int[Array, B]
+    count: Int[Array, " B"]
     """Tokens the static schedule commits at this step."""
 
 
 Rule = Callable[[Candidates, float], Bool[Array, "B S"]]
 
 
-def commit_count(block_length: int, denoising_steps: int, step: Int[Array, B]) -> Int[Array, B]:
+def commit_count(block_length: int, denoising_steps: int, step: Int[Array, " B"]) -> Int[Array, " B"]:
     """Tokens per step so that `denoising_steps` steps fill a block: S // steps, one more in the first S % steps."""
     share, rest = divmod(block_length, denoising_steps)
     return jnp.maximum(share + (step < rest), 1)
 
 
-def top_confident(candidates: Candidates, count: Int[Array, B]) -> Bool[Array, "B S"]:
+def top_confident(candidates: Candidates, count: Int[Array, " B"]) -> Bool[Array, "B S"]:
     """The `count` most confident masked positions; among equals the leftmost first."""
     confidence = jnp.where(candidates.masked, candidates.confidence, -jnp.inf)
     mine, other = confidence[:, :, None], confidence[:, None, :]

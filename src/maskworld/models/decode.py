@@ -11,7 +11,7 @@ from maskworld.models.two_stream import clean_hidden, clean_layout
 
 
 def prefill(
-    model: Transformer, prompts: Int[Array, "B P"], lengths: Int[Array, B], block_length: int, capacity: int
+    model: Transformer, prompts: Int[Array, "B P"], lengths: Int[Array, " B"], block_length: int, capacity: int
 ) -> KeyValue:
     """The cache of each prompt's whole blocks, [layers, B, capacity, G, E]; what lies behind them is never read.
 
@@ -27,7 +27,7 @@ def prefill(
 
 
 def decode_block(
-    model: Transformer, cache: KeyValue, tokens: Int[Array, "B S"], start: Int[Array, B]
+    model: Transformer, cache: KeyValue, tokens: Int[Array, "B S"], start: Int[Array, " B"]
 ) -> tuple[Float[Array, "B S V"], KeyValue]:
     """Logits of one block per row at positions start .. start + S - 1, and the cache with the block written there.
 

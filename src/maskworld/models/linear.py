@@ -11,7 +11,7 @@ PRODUCT = "product"
 """Name of every product's result for `jax.checkpoint` policies, which do not see a product inside a custom VJP."""
 
 
-def merge_rows(x: Float[Array, "B N *rest"]) -> Float[Array, T * rest]:
+def merge_rows(x: Float[Array, "B N ..."]) -> Float[Array, "T ..."]:
     """Rows and positions as one axis of T = B N tokens.
 
     Reductions are written over this: behind an axis of a single row XLA's CPU code for them is ten times slower. Heads

@@ -193,7 +193,7 @@ class Transformer(nnx.Module):
             parameters, extra = inputs
             return step(nnx.merge(graph, parameters), x, extra)
 
-        body = rematerialized(body, self.config)
+        body = rematerialized(body, self.config, scanned=self.config.scan_layers)
         if self.config.scan_layers:
             return jax.lax.scan(body, x, (stacked, per_layer))
         results = []
@@ -208,15 +208,18 @@ class Transformer(nnx.Module):
         return nnx.merge(graph, jax.tree.map(lambda leaf: leaf[index], stacked))
 
 
-def rematerialized(layer_step: Callable, config: ModelConfig) -> Callable:
-    """`layer_step` that keeps for its backward pass what `config.remat` says and computes the rest again."""
+def rematerialized(layer_step: Callable, config: ModelConfig, scanned: bool) -> Callable:
+    """`layer_step` that keeps for its backward pass what `config.remat` says and computes the rest again.
+
+    `scanned`: whether it is the body of a scan. There nothing can be merged with the forward pass, and the barriers
+    that prevent it elsewhere would only cost.
+    """
     if config.remat == "none":
         return layer_step
     policy = jax.checkpoint_policies.nothing_saveable
     if config.remat == "dots":
         policy = jax.checkpoint_policies.save_only_these_names(PRODUCT, ATTENDED)
-    # Inside a scan nothing can be merged with the forward pass, and the barriers would only cost.
-    return jax.checkpoint(layer_step, policy=policy, prevent_cse=not config.scan_layers)
+    return jax.checkpoint(layer_step, policy=policy, prevent_cse=not scanned)
 
 
 @dataclass(frozen=True)

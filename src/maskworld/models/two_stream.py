@@ -97,7 +97,7 @@ def two_stream_hidden(
     def last(layer, x):
         return attend(layer, x, queries=slice(length, None))
 
-    return rematerialized(last, model.config)(model.layer(-1), x)
+    return rematerialized(last, model.config, scanned=False)(model.layer(-1), x)
 
 
 def _attend(
