@@ -1,0 +1,54 @@
+"""Every source is found by name, and claims its own records and no other's."""
+
+from pathlib import Path
+
+import pytest
+from foreign_records import SAMPLES, check_broken, convert, json_values, load
+from hypothesis import given
+
+from maskworld.data.sources import registry
+from maskworld.errors import DataError
+
+MODULES = {"base", "text", "registry", "checks", "fields", "pairing", "__init__"}
+FILES = [path for path in sorted(SAMPLES.rglob("*")) if path.suffix in {".json", ".traj"}]
+
+
+def records(path):
+    """What a file's reader would hand out first: an entry of a list of objects, else the document."""
+    document = load(path)
+    whole = registry.detect_source(document, path)
+    return document if whole or not isinstance(document, list) else document[0]
+
+
+def test_every_module_of_the_folder_is_registered():
+    folder = Path(registry.__file__).parent
+    assert {path.stem for path in folder.glob("*.py")} - MODULES == set(registry.SOURCES)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_a_sample_is_claimed_by_the_source_it_is_filed_under(path):
+    record = records(path)
+    source = registry.detect_source(record, path)
+    assert source is not None and source.name == path.parent.name
+    assert convert(source, record, path)
+
+
+@given(json_values)
+def test_no_value_makes_a_source_fail_in_another_way_than_it_says(value):
+    for source in registry.SOURCES.values():
+        check_broken(source, value, Path("x.json"))
+
+
+def test_an_unknown_name_is_refused_and_the_nearest_named():
+    with pytest.raises(DataError, match="did you mean swe_agent"):
+        registry.source_named("swe-agent")
+    with pytest.raises(DataError, match="there are intercode"):
+        registry.source_named("zzz")
+
+
+def test_what_two_sources_claim_is_left_to_the_user(monkeypatch):
+    webshop = registry.SOURCES["webshop"]
+    monkeypatch.setitem(registry.SOURCES, "other", webshop)
+    record = records(SAMPLES / "webshop" / "derived_agenttraj_style.json")
+    with pytest.raises(DataError, match="looks like .*give --source"):
+        registry.detect_source(record, Path("a.json"))
