@@ -1,5 +1,6 @@
 """Every source is found by name, and claims its own records and no other's."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -10,11 +11,13 @@ from maskworld.data.sources import registry
 from maskworld.errors import DataError
 
 MODULES = {"base", "text", "registry", "checks", "fields", "pairing", "__init__"}
-FILES = [path for path in sorted(SAMPLES.rglob("*")) if path.suffix in {".json", ".traj"}]
+FILES = [path for path in sorted(SAMPLES.rglob("*")) if path.suffix in {".json", ".jsonl", ".traj"}]
 
 
 def records(path):
-    """What a file's reader would hand out first: an entry of a list of objects, else the document."""
+    """What a file's reader would hand out first: a line, an entry of a list of objects, or the whole document."""
+    if path.suffix == ".jsonl":
+        return json.loads(path.read_text(encoding="utf-8").splitlines()[0])
     document = load(path)
     whole = registry.detect_source(document, path)
     return document if whole or not isinstance(document, list) else document[0]

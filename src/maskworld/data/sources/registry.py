@@ -1,6 +1,6 @@
 """Every source by name, and which of them a record belongs to.
 
-A new format is one file here with a `SOURCE`, one line in `_ALL`, and one test file in `tests/data/sources/`.
+A new format is one file here with a `SOURCE`, its module in `_MODULES`, and one test file in `tests/data/sources/`.
 """
 
 from __future__ import annotations
@@ -9,12 +9,20 @@ import difflib
 from pathlib import Path
 from typing import Any
 
-from maskworld.data.sources import intercode, mini_swe_agent, swe_agent, webshop
+from maskworld.data.sources import (
+    intercode,
+    mini_swe_agent,
+    swe_agent,
+    tau2_bench,
+    tau_bench,
+    toolathlon,
+    webshop,
+)
 from maskworld.data.sources.base import Source
 from maskworld.errors import DataError
 
-_ALL = (intercode.SOURCE, mini_swe_agent.SOURCE, swe_agent.SOURCE, webshop.SOURCE)
-SOURCES: dict[str, Source] = {source.name: source for source in _ALL}
+_MODULES = (intercode, mini_swe_agent, swe_agent, tau2_bench, tau_bench, toolathlon, webshop)
+SOURCES: dict[str, Source] = {module.SOURCE.name: module.SOURCE for module in _MODULES}
 
 
 def source_named(name: str) -> Source:
