@@ -107,7 +107,7 @@ def _without_defaults(record: Step | Trajectory) -> dict[str, Any]:
 
 def _parse_trajectory(row: Any) -> Trajectory:
     if not isinstance(row, dict):
-        raise SchemaError("", f"must be an object, is {_kind(row)}")
+        raise SchemaError("", f"must be an object, is {kind(row)}")
     if "schema" not in row:
         raise SchemaError("schema", f"is missing; it must be {SCHEMA!r}")
     if row["schema"] != SCHEMA:
@@ -136,7 +136,7 @@ def _parse_members(record: type, row: dict[str, Any], path: str, members: dict[s
 
 def _text(value: Any, path: str) -> str:
     if not isinstance(value, str):
-        raise SchemaError(path, f"must be a string, is {_kind(value)}")
+        raise SchemaError(path, f"must be a string, is {kind(value)}")
     try:
         value.encode("utf-8")
     except UnicodeEncodeError as error:
@@ -150,9 +150,10 @@ def _nonempty_text(value: Any, path: str) -> str:
     return value
 
 
-def _number(value: Any, path: str) -> float:
+def number(value: Any, path: str) -> float:
+    """A finite number; true and false are none. Raises SchemaError with `path`."""
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise SchemaError(path, f"must be a number, is {_kind(value)}")
+        raise SchemaError(path, f"must be a number, is {kind(value)}")
     try:
         number = float(value)
     except OverflowError as error:
@@ -164,35 +165,36 @@ def _number(value: Any, path: str) -> float:
 
 def _truth(value: Any, path: str) -> bool:
     if not isinstance(value, bool):
-        raise SchemaError(path, f"must be true or false, is {_kind(value)}")
+        raise SchemaError(path, f"must be true or false, is {kind(value)}")
     return value
 
 
 def _texts(value: Any, path: str) -> tuple[str, ...]:
-    return tuple(_text(entry, f"{path}[{index}]") for index, entry in enumerate(_array(value, path)))
+    return tuple(_text(entry, f"{path}[{index}]") for index, entry in enumerate(array(value, path)))
 
 
-def _array(value: Any, path: str) -> list:
+def array(value: Any, path: str) -> list:
+    """A JSON array. Raises SchemaError with `path`."""
     if not isinstance(value, list):
-        raise SchemaError(path, f"must be an array, is {_kind(value)}")
+        raise SchemaError(path, f"must be an array, is {kind(value)}")
     return value
 
 
 def _steps(value: Any, path: str) -> tuple[Step, ...]:
-    if not _array(value, path):
+    if not array(value, path):
         raise SchemaError(path, "must hold at least one step")
     steps = []
     for index, entry in enumerate(value):
         here = f"{path}[{index}]"
         if not isinstance(entry, dict):
-            raise SchemaError(here, f"must be an object, is {_kind(entry)}")
+            raise SchemaError(here, f"must be an object, is {kind(entry)}")
         steps.append(Step(**_parse_members(Step, entry, f"{here}.", _STEP_MEMBERS)))
     return tuple(steps)
 
 
 def _metadata(value: Any, path: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise SchemaError(path, f"must be an object, is {_kind(value)}")
+        raise SchemaError(path, f"must be an object, is {kind(value)}")
     _check_json(value, path)
     return value
 
@@ -209,7 +211,7 @@ def _check_json(value: Any, path: str) -> None:
     elif isinstance(value, float) and not math.isfinite(value):
         raise SchemaError(path, f"must be finite, is {value}")
     elif value is not None and not isinstance(value, bool | int | float):
-        raise SchemaError(path, f"must be a JSON value, is {_kind(value)}")
+        raise SchemaError(path, f"must be a JSON value, is {kind(value)}")
 
 
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -226,7 +228,8 @@ def _printable(name: str) -> str:
     return name[:80].encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def _kind(value: Any) -> str:
+def kind(value: Any) -> str:
+    """What a message calls a decoded JSON value: `an object`, `null`."""
     names = {dict: "an object", list: "an array", str: "a string", bool: "a boolean", type(None): "null"}
     return names.get(type(value), "a number" if isinstance(value, int | float) else type(value).__name__)
 
@@ -234,7 +237,7 @@ def _kind(value: Any) -> str:
 _STEP_MEMBERS: dict[str, Callable[[Any, str], Any]] = {
     "action": _nonempty_text,
     "observation": _text,
-    "reward": _number,
+    "reward": number,
     "done": _truth,
     "facts_added": _texts,
     "facts_deleted": _texts,

@@ -5,12 +5,13 @@ All raise SchemaError whose field is the path given, so that a report points int
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter
 from typing import Any
 
-from maskworld.data.schema import SchemaError
+from maskworld.data.schema import SchemaError, kind
+from maskworld.data.schema import array as array
+from maskworld.data.schema import number as number
 from maskworld.data.sources.text import Cleaned, clean, content_text, merge_operations
 
 _TRUNCATION = re.compile(r"<response clipped><NOTE>|<warning>\s*The output of your last command was too long")
@@ -19,21 +20,14 @@ _TRUNCATION = re.compile(r"<response clipped><NOTE>|<warning>\s*The output of yo
 def mapping(value: Any, path: str) -> dict[str, Any]:
     """A JSON object."""
     if not isinstance(value, dict):
-        raise SchemaError(path, f"must be an object, is {_kind(value)}")
-    return value
-
-
-def array(value: Any, path: str) -> list[Any]:
-    """A JSON array."""
-    if not isinstance(value, list):
-        raise SchemaError(path, f"must be an array, is {_kind(value)}")
+        raise SchemaError(path, f"must be an object, is {kind(value)}")
     return value
 
 
 def text(value: Any, path: str) -> str:
     """A string as it stands."""
     if not isinstance(value, str):
-        raise SchemaError(path, f"must be a string, is {_kind(value)}")
+        raise SchemaError(path, f"must be a string, is {kind(value)}")
     return value
 
 
@@ -55,19 +49,6 @@ def identifier(value: Any, path: str) -> str:
     if not name.strip():
         raise SchemaError(path, "must not be empty")
     return name
-
-
-def number(value: Any, path: str) -> float:
-    """A finite number; true and false are none."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise SchemaError(path, f"must be a number, is {_kind(value)}")
-    try:
-        result = float(value)
-    except OverflowError as error:
-        raise SchemaError(path, "is too large") from error
-    if not math.isfinite(result):
-        raise SchemaError(path, f"must be finite, is {result}")
-    return result
 
 
 def content(value: Any, path: str) -> Cleaned:
@@ -124,8 +105,3 @@ class Notes:
         if operations:
             kept["cleaned"] = operations
         return kept | {name: amount for name, amount in sorted(self._counts.items()) if amount}
-
-
-def _kind(value: Any) -> str:
-    names = {dict: "an object", list: "an array", str: "a string", bool: "a boolean", type(None): "null"}
-    return names.get(type(value), "a number" if isinstance(value, int | float) else type(value).__name__)
