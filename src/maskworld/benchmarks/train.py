@@ -274,9 +274,8 @@ def count_flops(model, length: int, options) -> tuple[dict[str, float], float]:
             counted = (model, run.network.vocabulary_size, run.experiment.diffusion, piece, masked)
             executed.append(dataclasses.asdict(flops.executed_flops(*counted)))
             useful += flops.useful_flops(*counted).total
-    return {
-        kind: sum(one[kind] for one in executed) / options.repeats for kind in executed[0]
-    }, useful / options.repeats
+    mean = {kind: sum(one[kind] for one in executed) / options.repeats for kind in executed[0]}
+    return mean, useful / options.repeats
 
 
 class TrainingRun:

@@ -155,12 +155,12 @@ def number(value: Any, path: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise SchemaError(path, f"must be a number, is {kind(value)}")
     try:
-        number = float(value)
+        result = float(value)
     except OverflowError as error:
         raise SchemaError(path, "is too large") from error
-    if not math.isfinite(number):
-        raise SchemaError(path, f"must be finite, is {number}")
-    return number
+    if not math.isfinite(result):
+        raise SchemaError(path, f"must be finite, is {result}")
+    return result
 
 
 def _truth(value: Any, path: str) -> bool:

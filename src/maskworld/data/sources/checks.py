@@ -66,6 +66,13 @@ def member(record: dict[str, Any], name: str, path: str) -> Any:
     return record[name]
 
 
+def nested_text(record: Any, *names: str) -> str:
+    """The cleaned text at the end of a path of members; empty where the path breaks off or ends in no text."""
+    for name in names:
+        record = record.get(name) if isinstance(record, dict) else None
+    return clean(record).text if isinstance(record, str) else ""
+
+
 class Notes:
     """What was done to one trajectory's texts and what was left out of it, for its metadata."""
 
@@ -97,6 +104,12 @@ class Notes:
         observed = self.content(value, path)
         self.count("truncated_observations", bool(_TRUNCATION.search(observed)))
         return observed
+
+    def turn(self, entry: Any, path: str) -> tuple[str, str]:
+        """`action` and `observation` of an object that holds both."""
+        mapping(entry, path)
+        action = self.command(member(entry, "action", f"{path}.action"), f"{path}.action")
+        return action, self.observation(member(entry, "observation", f"{path}.observation"), f"{path}.observation")
 
     def metadata(self, **known: Any) -> dict[str, Any]:
         """`known` without what is empty or None (a zero stays), the operations, and the counters above zero."""

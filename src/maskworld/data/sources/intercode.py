@@ -138,14 +138,7 @@ def _turns_of_model(history: dict[str, Any], at: str, notes: Notes) -> tuple[lis
 
 
 def _turns_of_person(entries: list[Any], at: str, notes: Notes) -> list[tuple[str, str]]:
-    turns = []
-    for index, entry in enumerate(entries):
-        here = f"{at}trajectory[{index}]"
-        mapping(entry, here)
-        action = notes.command(member(entry, "action", f"{here}.action"), f"{here}.action")
-        shown = notes.observation(member(entry, "observation", f"{here}.observation"), f"{here}.observation")
-        turns.append((action, shown))
-    return turns
+    return [notes.turn(entry, f"{at}trajectory[{index}]") for index, entry in enumerate(entries)]
 
 
 def _player(path: Path) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 
 from maskworld.data.schema import SchemaError, Step, Trajectory
 from maskworld.data.sources.base import Origin, Source
-from maskworld.data.sources.checks import Notes, array, label, mapping, member, text
+from maskworld.data.sources.checks import Notes, array, label, mapping, member, nested_text, text
 from maskworld.data.sources.text import clean
 
 _BLOCK = re.compile(r"```(?:mswea_bash_command|bash)\s*\n(.*?)\n?```", re.DOTALL)
@@ -96,20 +96,12 @@ def trajectories(record: Any, origin: Origin) -> Iterator[Trajectory]:
             ),
             domain_rules=tuple(rules),
             group=f"mini_swe_agent/{instance or name}",
-            player=_model(info),
+            player=nested_text(info, "config", "model", "model_name"),
             metadata=notes.metadata(
                 exit_status=label(info.get("exit_status"), "info.exit_status"),
                 mini_version=label(info.get("mini_version"), "info.mini_version"),
             ),
         )
-
-
-def _model(info: dict[str, Any]) -> str:
-    """`info.config.model.model_name`, where the object has it."""
-    found: Any = info
-    for name in ("config", "model", "model_name"):
-        found = found.get(name) if isinstance(found, dict) else None
-    return clean(found).text if isinstance(found, str) else ""
 
 
 SOURCE = Source(name="mini_swe_agent", licence="MIT", matches=matches, trajectories=trajectories)

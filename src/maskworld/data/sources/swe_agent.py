@@ -20,7 +20,7 @@ from typing import Any
 
 from maskworld.data.schema import SchemaError, Step, Trajectory
 from maskworld.data.sources.base import Origin, Source
-from maskworld.data.sources.checks import Notes, array, label, mapping, member, text
+from maskworld.data.sources.checks import Notes, array, label, mapping, member, nested_text, text
 from maskworld.data.sources.text import clean
 
 _PREFIX = "OBSERVATION:\n"
@@ -56,7 +56,8 @@ def trajectories(record: Any, origin: Origin) -> Iterator[Trajectory]:
     if record.get("trajectory") is None:
         turns = history_turns(history, notes)
     else:
-        turns = _trajectory_turns(array(record["trajectory"], "trajectory"), notes)
+        entries = array(record["trajectory"], "trajectory")
+        turns = [notes.turn(entry, f"trajectory[{index}]") for index, entry in enumerate(entries)]
     rules, task = _prompts(history, notes)
     model, instance = _replayed(record.get("replay_config"))
     environment = label(record.get("environment"), "environment")
@@ -114,17 +115,6 @@ def history_turns(history: list[dict[str, Any]], notes: Notes) -> list[tuple[str
     return turns
 
 
-def _trajectory_turns(entries: list[Any], notes: Notes) -> list[tuple[str, str]]:
-    turns = []
-    for index, entry in enumerate(entries):
-        at = f"trajectory[{index}]"
-        mapping(entry, at)
-        action = notes.command(member(entry, "action", f"{at}.action"), f"{at}.action")
-        shown = notes.observation(member(entry, "observation", f"{at}.observation"), f"{at}.observation")
-        turns.append((action, shown))
-    return turns
-
-
 def _prompts(history: list[dict[str, Any]], notes: Notes) -> tuple[tuple[str, ...], str]:
     """The system prompts, and the first message to the model that is neither one of them nor a demonstration."""
     rules = []
@@ -159,14 +149,8 @@ def _replayed(config: Any) -> tuple[str, str]:
         except (ValueError, RecursionError) as error:
             raise SchemaError("replay_config", f"is no JSON: {error}") from error
     mapping(config, "replay_config")
-    model = _named(config, "agent", "model", "name")
-    return "" if model == "replay" else model, _named(config, "problem_statement", "id")
-
-
-def _named(config: Any, *names: str) -> str:
-    for name in names:
-        config = config.get(name) if isinstance(config, dict) else None
-    return clean(config).text if isinstance(config, str) else ""
+    model = nested_text(config, "agent", "model", "name")
+    return "" if model == "replay" else model, nested_text(config, "problem_statement", "id")
 
 
 def _folder_model(run: str) -> str:
