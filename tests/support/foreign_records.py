@@ -10,7 +10,7 @@ import pytest
 from hypothesis import strategies as st
 
 from maskworld.data.schema import SchemaError, Trajectory, trajectory_from_json, trajectory_to_json
-from maskworld.data.sources.base import Origin, Source
+from maskworld.data.sources.common.base import Origin, Source
 
 REPOSITORY = Path(__file__).parents[2]
 SAMPLES = REPOSITORY / "tests" / "data" / "sources" / "samples"
@@ -42,8 +42,11 @@ def load(path: Path) -> Any:
 
 
 def convert(source: Source, record: Any, path: Path, index: int = 0) -> list[Trajectory]:
-    """All trajectories of a record, each of which came back equal from its line of JSON."""
+    """All trajectories of a record, each of which came back equal from its line of JSON; the first error is raised."""
     found = list(source.trajectories(record, Origin(path, index)))
+    for one in found:
+        if isinstance(one, SchemaError):
+            raise one
     for trajectory in found:
         assert trajectory_from_json(trajectory_to_json(trajectory)) == trajectory
         assert not any(step.done for step in trajectory.steps[:-1])
@@ -55,6 +58,8 @@ def check_broken(source: Source, record: Any, path: Path) -> None:
     assert source.matches(record, path) in (True, False)
     try:
         for trajectory in source.trajectories(record, Origin(path, 0)):
+            if isinstance(trajectory, SchemaError):
+                raise trajectory
             assert trajectory_from_json(trajectory_to_json(trajectory)) == trajectory
     except SchemaError as error:
         assert error.reason

@@ -33,6 +33,10 @@ class Step:
     facts_added: tuple[str, ...] = ()
     """Engine facts that became true through the action; with `facts_deleted` the exact state change."""
     facts_deleted: tuple[str, ...] = ()
+    failed: bool | None = None
+    """Whether the environment refused the action or failed at it, where the source itself says so; None where not."""
+    directives: tuple[str, ...] = ()
+    """Steering directives that hold for this step alone; rendered beside its action."""
 
     @property
     def changes_state(self) -> bool:
@@ -62,6 +66,12 @@ class Trajectory:
     """What splits go by (the room, the task, the database), never the row."""
     player: str = ""
     """Who acted: expert, noisy_expert, random, a model's name."""
+    model_family: str = ""
+    """Family of the player's model (gpt, claude, qwen); empty for a player that is none."""
+    source: str = ""
+    """Name of the format that the trajectory was read from (`data/sources/`)."""
+    licence: str = ""
+    """SPDX name of the licence of the record; `unknown` where its owner names none."""
     metadata: dict[str, Any] = field(default_factory=dict)
 
 
@@ -241,6 +251,8 @@ _STEP_MEMBERS: dict[str, Callable[[Any, str], Any]] = {
     "done": _truth,
     "facts_added": _texts,
     "facts_deleted": _texts,
+    "failed": _truth,
+    "directives": _texts,
 }
 _TRAJECTORY_MEMBERS: dict[str, Callable[[Any, str], Any]] = {
     "id": _nonempty_text,
@@ -254,5 +266,8 @@ _TRAJECTORY_MEMBERS: dict[str, Callable[[Any, str], Any]] = {
     "directives": _texts,
     "group": _text,
     "player": _text,
+    "model_family": _text,
+    "source": _text,
+    "licence": _text,
     "metadata": _metadata,
 }

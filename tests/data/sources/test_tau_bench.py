@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from maskworld.data.schema import SchemaError
-from maskworld.data.sources.checks import Notes
-from maskworld.data.sources.fields import paired
+from maskworld.data.sources.common.checks import Notes
+from maskworld.data.sources.common.fields import paired
 from maskworld.data.sources.tau_bench import NO_TRANSITION, SOURCE
 
 PATH = SAMPLES / "tau_bench" / "gpt-4o-airline.json"

@@ -26,9 +26,9 @@ from pathlib import Path
 from typing import Any
 
 from maskworld.data.schema import SchemaError, Step, Trajectory
-from maskworld.data.sources.base import Origin, Source
-from maskworld.data.sources.checks import Notes, array, identifier, label, mapping, member, number
-from maskworld.data.sources.text import clean
+from maskworld.data.sources.common.base import Origin, Source
+from maskworld.data.sources.common.checks import Notes, array, identifier, label, mapping, member, number
+from maskworld.data.sources.common.text import clean
 
 _PLAYER = re.compile(r"(?:^|_)(gpt-[0-9][0-9.a-z-]*|human|palm|vicuna[^_]*|starchat[^_]*|[a-z]+-bison[^_]*)(?=_|$)")
 
@@ -42,26 +42,18 @@ def matches(record: Any, path: Path) -> bool:
     return bool(record) and _is_episode(next(iter(record.values())))
 
 
-def trajectories(record: Any, origin: Origin) -> Iterator[Trajectory]:
-    """One trajectory an episode.
-
-    A broken episode does not cost the sound ones: they come first, then SchemaError is raised for the first broken
-    one and says how many more there are.
-    """
+def trajectories(record: Any, origin: Origin) -> Iterator[Trajectory | SchemaError]:
+    """One trajectory, or the error of a broken one, for each episode."""
     mapping(record, "")
     if _is_episode(record):
         yield from _episode(record, "", "", origin)
         return
-    errors = []
     for key, entry in record.items():
         key = clean(key).text
         try:
             yield from _episode(mapping(entry, key), f"{key}.", key, origin)
         except SchemaError as error:
-            errors.append(error)
-    if errors:
-        more = f" (and {len(errors) - 1} more broken episodes in this file)" if len(errors) > 1 else ""
-        raise SchemaError(errors[0].field, errors[0].reason + more)
+            yield error
 
 
 def _is_episode(record: Any) -> bool:

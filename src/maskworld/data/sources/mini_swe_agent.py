@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from maskworld.data.schema import SchemaError, Step, Trajectory
-from maskworld.data.sources.base import Origin, Source
-from maskworld.data.sources.checks import Notes, array, label, mapping, member, nested_text, text
-from maskworld.data.sources.text import clean
+from maskworld.data.sources.common.base import Origin, Source
+from maskworld.data.sources.common.checks import Notes, array, label, mapping, member, nested_text, text
+from maskworld.data.sources.common.text import clean
 
 _BLOCK = re.compile(r"```(?:mswea_bash_command|bash)\s*\n(.*?)\n?```", re.DOTALL)
 _FINAL = re.compile(r"COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT|MINI_SWE_AGENT_FINAL_OUTPUT")

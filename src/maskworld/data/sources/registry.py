@@ -1,28 +1,29 @@
 """Every source by name, and which of them a record belongs to.
 
-A new format is one file here with a `SOURCE`, its module in `_MODULES`, and one test file in `tests/data/sources/`.
+A module of this folder that ends in a `SOURCE` is a format: adding one is one file here and its test.
 """
 
 from __future__ import annotations
 
 import difflib
+import importlib
+import pkgutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from maskworld.data.sources import (
-    intercode,
-    mini_swe_agent,
-    swe_agent,
-    tau2_bench,
-    tau_bench,
-    toolathlon,
-    webshop,
-)
-from maskworld.data.sources.base import Source
+from maskworld.data import sources
+from maskworld.data.sources.common.base import Source
 from maskworld.errors import DataError
 
-_MODULES = (intercode, mini_swe_agent, swe_agent, tau2_bench, tau_bench, toolathlon, webshop)
-SOURCES: dict[str, Source] = {module.SOURCE.name: module.SOURCE for module in _MODULES}
+
+def _found() -> Iterator[Source]:
+    for entry in sorted(pkgutil.iter_modules(sources.__path__), key=lambda entry: entry.name):
+        if not entry.ispkg and entry.name != __name__.rpartition(".")[2]:
+            yield importlib.import_module(f"{sources.__name__}.{entry.name}").SOURCE
+
+
+SOURCES: dict[str, Source] = {source.name: source for source in _found()}
 
 
 def source_named(name: str) -> Source:

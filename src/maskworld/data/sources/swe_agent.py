@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from maskworld.data.schema import SchemaError, Step, Trajectory
-from maskworld.data.sources.base import Origin, Source
-from maskworld.data.sources.checks import Notes, array, label, mapping, member, nested_text, text
-from maskworld.data.sources.text import clean
+from maskworld.data.sources.common.base import Origin, Source
+from maskworld.data.sources.common.checks import Notes, array, label, mapping, member, nested_text, text
+from maskworld.data.sources.common.text import clean
 
 _PREFIX = "OBSERVATION:\n"
 _PROMPT = re.compile(

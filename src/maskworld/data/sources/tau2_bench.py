@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from maskworld.data.schema import SchemaError, Trajectory
-from maskworld.data.sources.base import Origin, Source
-from maskworld.data.sources.checks import Notes, array, identifier, label, mapping, member, number
-from maskworld.data.sources.fields import compact, first_content, messages, paired, steps_of
-from maskworld.data.sources.text import clean
+from maskworld.data.sources.common.base import Origin, Source
+from maskworld.data.sources.common.checks import Notes, array, identifier, label, mapping, member, number
+from maskworld.data.sources.common.fields import compact, first_content, messages, paired, steps_of
+from maskworld.data.sources.common.text import clean
 
 NO_TRANSITION = frozenset({"think", "calculate", "transfer_to_human_agents"})
 _STOPS = frozenset({"user_stop", "agent_stop"})
@@ -27,12 +27,8 @@ def matches(record: Any, path: Path) -> bool:
     )
 
 
-def trajectories(record: Any, origin: Origin) -> Iterator[Trajectory]:
-    """One trajectory a simulation that holds a transition.
-
-    A broken simulation does not cost the sound ones: they come first, then SchemaError is raised for the first broken
-    one.
-    """
+def trajectories(record: Any, origin: Origin) -> Iterator[Trajectory | SchemaError]:
+    """One trajectory, or the error of a broken one, for each simulation that holds a transition."""
     mapping(record, "")
     info = mapping(record.get("info") or {}, "info")
     world = mapping(info.get("environment_info") or {}, "info.environment_info")
@@ -46,7 +42,6 @@ def trajectories(record: Any, origin: Origin) -> Iterator[Trajectory]:
     )
     simulations = array(member(record, "simulations", "simulations"), "simulations")
     instructions = _instructions(record.get("tasks"))
-    broken: SchemaError | None = None
     for index, entry in enumerate(simulations):
         at = f"simulations[{index}]"
         try:
@@ -65,7 +60,7 @@ def trajectories(record: Any, origin: Origin) -> Iterator[Trajectory]:
             steps = steps_of(found.pairs, NO_TRANSITION, f"{at}.messages", notes, reward, ended_at)
             trial = identifier(one.get("trial"), f"{at}.trial")
         except SchemaError as error:
-            broken = broken or error
+            yield error
             continue
         if steps:
             yield Trajectory(
@@ -80,8 +75,6 @@ def trajectories(record: Any, origin: Origin) -> Iterator[Trajectory]:
                 player=player,
                 metadata=notes.metadata(termination_reason=reason, trial=trial),
             )
-    if broken:
-        raise broken
 
 
 def _instructions(tasks: Any) -> dict[str, str]:

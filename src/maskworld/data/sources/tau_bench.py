@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from maskworld.data.schema import Trajectory
-from maskworld.data.sources.base import Origin, Source
-from maskworld.data.sources.checks import Notes, identifier, mapping, member, number
-from maskworld.data.sources.fields import first_content, messages, paired, steps_of
-from maskworld.data.sources.text import clean
+from maskworld.data.sources.common.base import Origin, Source
+from maskworld.data.sources.common.checks import Notes, identifier, mapping, member, number
+from maskworld.data.sources.common.fields import first_content, messages, paired, steps_of
+from maskworld.data.sources.common.text import clean
 
 NO_TRANSITION = frozenset({"think", "calculate", "transfer_to_human_agents"})
 _DOMAIN = re.compile(r"-(airline|retail)(?=[-_.]|$)")

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from maskworld.data.schema import SchemaError, Trajectory
-from maskworld.data.sources.base import Origin, Source
-from maskworld.data.sources.checks import Notes, array, identifier, label, mapping, member
-from maskworld.data.sources.fields import compact, decoded, first_content, messages, paired, steps_of
-from maskworld.data.sources.text import clean
+from maskworld.data.sources.common.base import Origin, Source
+from maskworld.data.sources.common.checks import Notes, array, identifier, label, mapping, member
+from maskworld.data.sources.common.fields import compact, decoded, first_content, messages, paired, steps_of
+from maskworld.data.sources.common.text import clean
 
 NO_TRANSITION: frozenset[str] = frozenset({"local-claim_done"})
 _RUN = re.compile(r"_\d+$")

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from maskworld.data.schema import SchemaError, Step, Trajectory
-from maskworld.data.sources.base import Origin, Source
-from maskworld.data.sources.checks import Notes, array, identifier, mapping, member, number, text
-from maskworld.data.sources.text import clean
+from maskworld.data.sources.common.base import Origin, Source
+from maskworld.data.sources.common.checks import Notes, array, identifier, mapping, member, number, text
+from maskworld.data.sources.common.text import clean
 
 _ACTION = re.compile(r"(?:^|\n)[ \t]*Action:[ \t]*\n?")
 _COMMAND = re.compile(r"(?:search|click|think)\[")

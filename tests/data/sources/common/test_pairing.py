@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from maskworld.data.sources.pairing import Call, Result, action_text, pair, parse_arguments
+from maskworld.data.sources.common.pairing import Call, Result, action_text, pair, parse_arguments
 
 ids = st.sampled_from(["", "a", "b", "c"])
 events = st.lists(st.booleans().flatmap(lambda call: st.tuples(st.just(call), ids)), max_size=20).map(

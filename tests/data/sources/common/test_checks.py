@@ -1,7 +1,7 @@
 import pytest
 
 from maskworld.data.schema import SchemaError
-from maskworld.data.sources import checks
+from maskworld.data.sources.common import checks
 
 
 def test_an_integer_too_long_to_print_is_refused():

@@ -10,8 +10,8 @@ from collections.abc import Collection
 from typing import Any
 
 from maskworld.data.schema import SchemaError, Step
-from maskworld.data.sources.checks import Notes, array, label, mapping, member, text
-from maskworld.data.sources.pairing import Call, Pair, Pairing, Result, action_text, pair, parse_arguments
+from maskworld.data.sources.common.checks import Notes, array, label, mapping, member, text
+from maskworld.data.sources.common.pairing import Call, Pair, Pairing, Result, action_text, pair, parse_arguments
 
 
 def decoded(value: Any, path: str) -> Any:
@@ -59,7 +59,9 @@ def paired(chat: list[dict[str, Any]], path: str, notes: Notes, result_id: str) 
         here = f"{path}[{index}]"
         if message["role"] == "tool":
             observed = notes.observation(member(message, "content", f"{here}.content"), f"{here}.content")
-            events.append(Result(label(message.get(result_id), f"{here}.{result_id}"), observed, index))
+            failed = message.get("error")  # tau2-bench's mark
+            known = label(message.get(result_id), f"{here}.{result_id}")
+            events.append(Result(known, observed, index, failed if isinstance(failed, bool) else None))
         elif message.get("tool_calls") is not None:
             for number, entry in enumerate(array(message["tool_calls"], f"{here}.tool_calls")):
                 events.append(_call(entry, f"{here}.tool_calls[{number}]", notes))
@@ -92,7 +94,7 @@ def steps_of(
             raise SchemaError(path, f"the arguments of {call.name[:80]!r} are no JSON ({error})") from error
         last = index == len(kept) - 1
         done = last and result.message == ended_at
-        steps.append(Step(action, result.text, reward=reward if last else 0.0, done=done))
+        steps.append(Step(action, result.text, reward if last else 0.0, done, failed=result.failed))
     return tuple(steps)
 
 

@@ -38,6 +38,8 @@ class Result:
     text: str
     message: int = 0
     """Index of the message it stands in."""
+    failed: bool | None = None
+    """What the harness says of the call; None where it says nothing."""
 
 
 class Pair(NamedTuple):

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from maskworld.data.sources.text import ATTACHMENT, clean, content_text, merge_operations
+from maskworld.data.sources.common.text import ATTACHMENT, clean, content_text, merge_operations
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from typing import Any
 from maskworld.data.schema import SchemaError, kind
 from maskworld.data.schema import array as array
 from maskworld.data.schema import number as number
-from maskworld.data.sources.text import Cleaned, clean, content_text, merge_operations
+from maskworld.data.sources.common.text import Cleaned, clean, content_text, merge_operations
 
 _TRUNCATION = re.compile(r"<response clipped><NOTE>|<warning>\s*The output of your last command was too long")
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from maskworld.data.schema import SchemaError
-from maskworld.data.sources.checks import Notes
+from maskworld.data.sources.common.checks import Notes
 from maskworld.data.sources.swe_agent import SOURCE, history_turns
 
 FOLDER = SAMPLES / "swe_agent"
