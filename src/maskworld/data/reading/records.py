@@ -157,7 +157,7 @@ def _lines(path: Path, start: int, end: int | None, largest: int) -> Iterator[_L
 
 
 def _too_long(size: int, largest: int) -> str:
-    return f"is longer than {largest >> 20} MiB ({size} bytes); --longest-record N allows more"
+    return f"is longer than {largest >> 20} MiB ({size} bytes); --longest_record N allows more"
 
 
 def _read_document(path: Path, is_record: Callable[[Any], bool], largest: int) -> Iterator[Record | Damage]:
