@@ -9,6 +9,7 @@ from typing import Any, BinaryIO
 
 CHUNK = 1 << 18
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+UTF_16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 _GZIP, _ZSTD, _PARQUET = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PAR1"
 
 
