@@ -20,6 +20,7 @@ _BLANKS = re.compile(r"[ \t\r\n\ufeff]*")
 _BETWEEN = re.compile(r"[ \t\r\n\ufeff,]*")
 _NO_VALUE = re.compile(r'[^][{}"\n,]*[}\n,]?')
 _FIRST_MEMBER = re.compile(r'\{\s*"(?:[^"\\]|\\.){0,200}"\s*:')
+_OTHER_ENTRY = re.compile(r",\s*[\[{]")
 _DECIDING = 8  # entries of an array that are looked at before it is taken for one record
 _MARGIN = 4096  # characters that hold the beginning of a value, blanks in front of it included
 _LITERAL = 12  # characters of the longest piece that is no string: `-Infinity`, `\\ud800`
@@ -141,7 +142,8 @@ class _Values:
         index, text = self.index, self._text
         self.index += 1
         while True:
-            stop, may_be_cut = None, False
+            broken_at = None  # of its characters, where it is no JSON; else it is JSON that cannot be used
+            may_be_cut = False
             try:
                 value, stop = DECODER.raw_decode(text.ahead, text.at)
                 length = stop - text.at
@@ -156,13 +158,14 @@ class _Values:
                 may_be_cut = error.msg.startswith("Unterminated string") or error.pos >= len(text.ahead) - _LITERAL
                 if may_be_cut and self._more():
                     continue
-                where = error.pos - text.at
-                fault = damaged(index, f"no JSON: {error.msg} at character {where}", text.excerpt())
-                stop = self._end_of_broken(is_value=where > 0 or text.at_next in '[{"', in_array=in_array)
+                broken_at = error.pos - text.at
+                fault = damaged(index, f"no JSON: {error.msg} at character {broken_at}", text.excerpt())
             except ValueError as error:  # an integer of more digits than Python converts
                 fault = damaged(index, str(error), text.excerpt())
-            if stop is None:
+            if broken_at is None:
                 stop = end_of_value(text.ahead, text.at)
+            else:
+                stop = self._end_of_broken(broken_at == 0 and text.at_next not in '[{"', in_array)
             if stop is not None:
                 text.at = stop
                 return fault
@@ -170,15 +173,15 @@ class _Values:
                 return self._without_end(fault, may_be_cut)
 
     def _more(self) -> bool:
-        """Take in as much again as lies ahead; whether that was allowed and anything came."""
+        """Take in three times as much as lies ahead, within what is allowed; whether anything came."""
         ahead = len(self._text.ahead) - self._text.at
-        return ahead <= self._largest and self._text.more(max(ahead, 1))
+        return ahead <= self._largest and self._text.more(max(1, min(3 * ahead, self._largest + 1 - ahead)))
 
     def _good(self, index: int, value: Any, stop: int) -> Record | Damage:
         text = self._text
         begin, text.at = text.at, stop
         member = _FIRST_MEMBER.match(text.ahead, begin)
-        self._beginning = member.group() if member else ""
+        self._beginning = member.group() if member else self._beginning
         raw = text.ahead[begin:stop]
         if not raw.isascii():
             try:
@@ -188,31 +191,36 @@ class _Values:
                 return damaged(index, f"no UTF-8 at character {error.start} of the value", content)
         return Record(index, value)
 
-    def _end_of_broken(self, is_value: bool, in_array: bool) -> int | None:
-        """Where to go on behind broken syntax; None where its brackets do not close in what lies ahead."""
+    def _end_of_broken(self, is_stray: bool, in_array: bool) -> int | None:
+        """Where to go on behind broken syntax; None where its brackets do not close in what lies ahead.
+
+        Its own brackets and quotes may be what is broken. An entry has ended well where the array ends or where another
+        one begins like the last; else the next object that begins so is a better place.
+        """
         text = self._text
-        if not is_value:
-            return _NO_VALUE.match(text.ahead, text.at + 1).end()
+        if is_stray:  # or the rest of what was left too early
+            found = text.ahead.find(self._beginning, text.at + 1) if self._beginning and in_array else -1
+            return found if found >= 0 else _NO_VALUE.match(text.ahead, text.at + 1).end()
         stop = end_of_value(text.ahead, text.at)
-        if stop is None:
-            return None
+        alike = self._alike()
+        if stop is None or alike is None:
+            return stop
         length = stop - text.at
         if len(text.ahead) - stop < _MARGIN:
             text.more(_MARGIN)
         stop = text.at + length
-        alike = self._alike()
-        found = alike.search(text.ahead, text.at, stop) if alike else None
-        if found is None or (in_array and self._ends_entry(stop, alike)):
+        behind = _BLANKS.match(text.ahead, stop).end()
+        if in_array and (text.ahead.startswith("]", behind) or alike.match(text.ahead, behind)):
             return stop
-        return found.end()
+        within = alike.search(text.ahead, text.at, stop)
+        if within or not in_array or _OTHER_ENTRY.match(text.ahead, behind):
+            return within.end() if within else stop
+        later = alike.search(text.ahead, stop)
+        return later.end() if later else stop
 
     def _alike(self) -> re.Pattern[str] | None:
         """Finds an object that begins like the last good one, up to its first member."""
         return re.compile(rf"[,\n]\s*(?={re.escape(self._beginning)})") if self._beginning else None
-
-    def _ends_entry(self, stop: int, alike: re.Pattern[str]) -> bool:
-        behind = _BLANKS.match(self._text.ahead, stop).end()
-        return self._text.ahead.startswith("]", behind) or alike.match(self._text.ahead, behind) is not None
 
     def _without_end(self, fault: Damage, may_be_cut: bool) -> Damage:
         """The damage of a value whose brackets do not close, and on to the next one that begins like the last."""

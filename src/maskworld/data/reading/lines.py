@@ -20,9 +20,9 @@ def is_json_lines(path: Path) -> bool:
     """Whether each line is a value of its own, by the first lines of the file.
 
     Two neighbouring lines that both open and close their own brackets cannot be parts of one document; nor can a first
-    line that is an object or array with something behind it. Where neither is seen, the name decides (`.jsonl`, `.ndjson`), unless
-    the first line ends in the middle of a value, as that of a document over several lines does. A file of one line is
-    none: a document is read in the same way.
+    line that is an object or array with something behind it. Where neither is seen, the name decides (`.jsonl`,
+    `.ndjson`), unless the first line ends in the middle of a value, as that of a document over several lines does. A
+    file of one line is none: a document is read in the same way.
     """
     seen = list(islice(_glimpses(path), _LOOKED_AT))
     if len(seen) < 2 or seen[0].beginning.startswith(UTF_16_MARKS):

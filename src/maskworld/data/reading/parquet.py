@@ -76,7 +76,9 @@ def _rows(batch: Any, first: int) -> Iterator[Record | Damage]:
             yield damaged(first, _why(error), b"")
         return
     for index in range(batch.num_rows):
-        yield Record(first + index, {name: json_value(column[index]) for name, column in zip(names, columns, strict=True)})
+        yield Record(
+            first + index, {name: json_value(column[index]) for name, column in zip(names, columns, strict=True)}
+        )
 
 
 def _names(batch: Any) -> list[str]:
