@@ -18,7 +18,8 @@ from maskworld.data.schema import DECODER, SchemaError
 
 _BLANKS = re.compile(r"[ \t\r\n\ufeff]*")
 _BETWEEN = re.compile(r"[ \t\r\n\ufeff,]*")
-_NO_VALUE = re.compile(r'[^][{}"\n,]*[}\n,]?')
+_STRAY = re.compile(r'[^[{"\n]*')
+_STRAY_ENTRY = re.compile(r'[^][{}"\n,]*[}\n,]?')
 _FIRST_MEMBER = re.compile(r'\{\s*"(?:[^"\\]|\\.){0,200}"\s*:')
 _OTHER_ENTRY = re.compile(r",\s*[\[{]")
 _DECIDING = 8  # entries of an array that are looked at before it is taken for one record
@@ -200,7 +201,8 @@ class _Values:
         text = self._text
         if is_stray:  # or the rest of what was left too early
             found = text.ahead.find(self._beginning, text.at + 1) if self._beginning and in_array else -1
-            return found if found >= 0 else _NO_VALUE.match(text.ahead, text.at + 1).end()
+            stray = _STRAY_ENTRY if in_array else _STRAY
+            return found if found >= 0 else stray.match(text.ahead, text.at + 1).end()
         stop = end_of_value(text.ahead, text.at)
         alike = self._alike()
         if stop is None or alike is None:

@@ -13,21 +13,21 @@ from maskworld.data.reading.values import EXCERPT, Damage, Part, Record, damaged
 
 _LOOKED_AT = 16  # lines
 _GLIMPSE = 1 << 20
-_OPENING = re.compile(rb'\{\s*["}]|\[\s*[\[{"\]\d-]')
+_OPENING = re.compile(rb'\{\s*["}]')
 
 
 def is_json_lines(path: Path) -> bool:
     """Whether each line is a value of its own, by the first lines of the file.
 
-    Two neighbouring lines that both open and close their own brackets cannot be parts of one document; nor can a first
-    line that is an object or array with something behind it. Where neither is seen, the name decides (`.jsonl`,
-    `.ndjson`), unless the first line ends in the middle of a value, as that of a document over several lines does. A
-    file of one line is none: a document is read in the same way.
+    Two neighbouring lines that both begin and end as an object cannot be parts of one document; nor can a first line
+    that is an object with something behind it. Where neither is seen, the name decides (`.jsonl`, `.ndjson`), unless
+    the first line ends in the middle of a value, as that of a document over several lines does. A file of one line is
+    none: a document is read in the same way.
     """
     seen = list(islice(_glimpses(path), _LOOKED_AT))
     if len(seen) < 2 or seen[0].beginning.startswith(UTF_16_MARKS):
         return False
-    if any(one.is_closed and other.is_closed for one, other in pairwise(seen)) or seen[0].is_value:
+    if any(one.is_object and other.is_object for one, other in pairwise(seen)) or seen[0].is_sound:
         return True
     named = any(mark in path.name.lower() for mark in (".jsonl", ".ndjson"))
     return named and seen[0].last not in b"[{,:"
@@ -41,16 +41,15 @@ class _Glimpse(NamedTuple):
     is_whole: bool
 
     @property
-    def is_closed(self) -> bool:
-        return _OPENING.match(self.beginning) is not None and self.last in b"]}"
+    def is_object(self) -> bool:
+        """Whether it begins and ends as one."""
+        return _OPENING.match(self.beginning) is not None and self.last == b"}"
 
     @property
-    def is_value(self) -> bool:
-        return self.is_whole and _holds_container(decoded(0, self.beginning))
-
-
-def _holds_container(found: Record | Damage) -> bool:
-    return isinstance(found, Record) and isinstance(found.value, dict | list)
+    def is_sound(self) -> bool:
+        if not self.is_whole or not self.is_object:
+            return False
+        return isinstance(decoded(0, self.beginning), Record)
 
 
 def _glimpses(path: Path) -> Iterator[_Glimpse]:
@@ -85,7 +84,7 @@ def read_lines(part: Part, largest: int) -> Iterator[Record | Damage]:
             continue
         # Where a stream breaks off, its last line may be whole but for its newline. A number may have had more digits.
         whole = decoded(index, line.content) if line.is_last else None
-        if whole and _holds_container(whole):
+        if isinstance(whole, Record) and isinstance(whole.value, dict | list):
             yield whole
             yield damaged(index + 1, line.damage, b"")
         else:

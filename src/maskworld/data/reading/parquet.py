@@ -10,7 +10,7 @@ from typing import Any
 from maskworld.data.reading.values import Damage, Part, Record, damaged
 from maskworld.data.sources.common.text import ATTACHMENT
 
-_BATCH_BYTES = 16 << 20
+_BATCH_BYTES, _BATCH_ROWS = 16 << 20, 64  # texts that occur often take no room in the file, but do in a batch
 _MOST_LOST = 1_000_000  # rows of a damaged row group that are counted one by one
 
 
@@ -37,7 +37,7 @@ def read_rows(part: Part) -> Iterator[Record | Damage]:
             size = max(1, facts.total_byte_size // max(1, facts.num_rows))
             done, why = 0, "it holds fewer rows than it says"
             try:
-                batches = file.iter_batches(max(1, min(1024, _BATCH_BYTES // size)), row_groups=[group])
+                batches = file.iter_batches(max(1, min(_BATCH_ROWS, _BATCH_BYTES // size)), row_groups=[group])
                 for batch in batches:
                     yield from _rows(batch, index + done)
                     done += batch.num_rows
