@@ -56,11 +56,13 @@ def matches(record: Any, path: Path) -> bool:
     if not isinstance(record, dict) or not record.keys() <= _MEMBERS:
         return False
     chats = [record[name] for name in _CHATS if name in record]
-    if len(chats) != 1 or not isinstance(chats[0], list | str) or not chats[0]:
+    if len(chats) != 1:
         return False
-    if isinstance(chats[0], str):
-        return "tools" in record or _ANY_CALL.search(chats[0]) is not None or '"tool_calls"' in chats[0]
-    turns = [turn for turn in chats[0] if isinstance(turn, dict)]
+    try:
+        chat = decoded(chats[0], "")
+    except SchemaError:
+        return False
+    turns = [turn for turn in chat if isinstance(turn, dict)] if isinstance(chat, list) else []
     return bool(turns) and ("tools" in record or "functions" in record or any(map(_calls_something, turns)))
 
 
@@ -193,7 +195,7 @@ def _responses(said: str, wrapped: bool) -> tuple[list[str], str]:
     inside, closed, rest = inside.removeprefix(_OPEN).rpartition(_CLOSE)
     if not closed:
         inside, rest = rest, ""
-    return _BETWEEN.split(inside.removeprefix("\n").removesuffix("\n")), rest
+    return _BETWEEN.split(inside.removeprefix("\n").removesuffix("\n")), rest.strip()
 
 
 def _prompt(said: str, path: str) -> tuple[str, str, tuple[str, ...]]:
