@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from maskworld.data.schema import SchemaError
 from maskworld.data.sources.function_calling import SOURCE
+from maskworld.data.sources.registry import detect_source
 
 FOLDER = SAMPLES / "function_calling"
 
@@ -104,6 +105,11 @@ def test_only_this_family_is_claimed():
     assert not SOURCE.matches({"messages": [{"role": "user", "content": "Hello"}]}, PATH)
     assert not SOURCE.matches({"id": "1", "conversations": [{"from": "human", "value": "Hello"}]}, PATH)
     assert not SOURCE.matches({"messages": "[" * 100_000, "tools": ""}, PATH)
+
+
+def test_a_conversation_about_a_shop_is_still_a_conversation_with_tools():
+    shop = {"conversations": [{"from": "human", "value": "Play the WebShop game."}, *TIDES["conversations"]]}
+    assert detect_source(shop | {"tools": TIDES["tools"]}, PATH) is SOURCE
 
 
 def test_an_unknown_role_is_named():

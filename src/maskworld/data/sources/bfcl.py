@@ -195,8 +195,8 @@ def _snapshot(log: list[Any]) -> dict[str, Any]:
 
 def _held_back(question: dict[str, Any]) -> dict[str, Any]:
     """The functions shown only from a turn on, by turn."""
-    held = question.get("missed_function")
-    return held if isinstance(held, dict) else {}
+    held = (question.get("missed_function") or {}).items()
+    return {turn: names for turn, names in held if isinstance(names, list) and all(isinstance(n, str) for n in names)}
 
 
 def _numbered(own: str) -> tuple[str, str]:

@@ -134,7 +134,7 @@ def _tools(chat: list[dict[str, Any]]) -> tuple[tuple[str, ...], tuple[str, ...]
         for number, block in enumerate(blocks if isinstance(blocks, list) else []):
             at = f"messages[{index}].content[{number}].tools"
             groups = mapping(block, at).get("tools") if isinstance(block, dict) else None
-            for group, value in mapping(without_nulls(groups or {}), at).items():
+            for group, value in mapping(without_nulls(groups or {}, at), at).items():
                 here = f"{at}.{group[:80]}"
                 rules.append(label(mapping(value, here).get("description"), f"{here}.description"))
                 for place, entry in enumerate(array(value.get("tools") or [], f"{here}.tools")):

@@ -18,7 +18,18 @@ def test_tools_are_one_line_each_however_they_are_held():
 
 
 def test_padding_goes_on_every_level_and_nothing_else():
-    assert without_nulls({"a": None, "b": [{"c": None, "d": 0}, None], "e": ""}) == {"b": [{"d": 0}, None], "e": ""}
+    padded = {"a": None, "b": [{"c": None, "d": 0}, None], "e": ""}
+    assert without_nulls(padded, "x") == {"b": [{"d": 0}, None], "e": ""}
+
+
+def test_what_is_nested_too_deeply_is_named():
+    deep = []
+    for _ in range(5_000):
+        deep = [deep]
+    with pytest.raises(SchemaError, match="tools: nested too deeply"):
+        tool_texts({"name": deep}, "tools")
+    with pytest.raises(SchemaError, match="tools: nested too deeply"):
+        tool_texts(deep, "tools")
 
 
 def test_a_block_of_tools_is_cut_out_of_its_prompt():

@@ -6,9 +6,9 @@ in front of the first call that follows it, in that step's action:
     User: Now sort the file by line.
     {"name":"sort","arguments":{"file_name":"report.txt"}}
 
-A call is one line of JSON, hence always the last line of its action. What the user said after the last answered call
-caused nothing and is left out, counted as `unanswered_requests`. What the model says to the user is left out too: its
-decisions are its calls.
+A call is one line of JSON, hence always the last line of its action; a call that could not be read stands there in its
+own words. What the user said after the last answered call caused nothing and is left out, counted as
+`unanswered_requests`. What the model says to the user is left out too: its decisions are its calls.
 """
 
 from __future__ import annotations

@@ -16,13 +16,15 @@ _BETWEEN = re.compile(r"[\s,]*")
 _DECODER = json.JSONDecoder(parse_constant=refuse_constant, parse_float=finite_float)
 
 
-def without_nulls(value: Any) -> Any:
-    """The value without members that are null: a column of Parquet pads every object to the union of all."""
-    if isinstance(value, dict):
-        return {name: without_nulls(entry) for name, entry in value.items() if entry is not None}
-    if isinstance(value, list):
-        return [without_nulls(entry) for entry in value]
-    return value
+def without_nulls(value: Any, path: str) -> Any:
+    """The value without members that are null: a column of Parquet pads every object to the union of all.
+
+    Raises SchemaError where it is nested too deeply.
+    """
+    try:
+        return _pruned(value)
+    except RecursionError as error:
+        raise SchemaError(path, "nested too deeply") from error
 
 
 def tool_texts(value: Any, path: str) -> tuple[str, ...]:
@@ -32,11 +34,13 @@ def tool_texts(value: Any, path: str) -> tuple[str, ...]:
     """
     if value is None:
         return ()
-    if isinstance(value, str):
-        return tuple(text for one in json_values(value) for text in _texts(one, path))
-    if isinstance(value, dict | list):
-        return tuple(_texts(value, path))
-    raise SchemaError(path, "must be tools or a string that holds them")
+    if not isinstance(value, str | dict | list):
+        raise SchemaError(path, "must be tools or a string that holds them")
+    entries = value if isinstance(value, list) else [value]
+    held = [one for entry in entries for one in (json_values(entry) if isinstance(entry, str) else [entry])]
+    tools = [one for entry in held for one in (entry if isinstance(entry, list) else [entry])]
+    texts = [one if isinstance(one, str) else compact(without_nulls(one, path), path) for one in tools]
+    return tuple(clean(text).text for text in texts if text.strip())
 
 
 def split_tools(prompt: str, path: str) -> tuple[str, tuple[str, ...]]:
@@ -65,8 +69,9 @@ def json_values(text: str) -> list[Any]:
     return [*values, rest] if rest else values
 
 
-def _texts(value: Any, path: str) -> list[str]:
+def _pruned(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _pruned(entry) for name, entry in value.items() if entry is not None}
     if isinstance(value, list):
-        return [text for entry in value for text in tool_texts(entry, path)]
-    text = value if isinstance(value, str) else compact(without_nulls(value), path)
-    return [clean(text).text] if text.strip() else []
+        return [_pruned(entry) for entry in value]
+    return value
