@@ -88,21 +88,25 @@ def trajectory_to_json(trajectory: Trajectory) -> str:
     """One line of JSON without its newline. Raises SchemaError where `trajectory_from_json` would refuse it."""
     row: dict[str, Any] = {"schema": SCHEMA} | _without_defaults(trajectory)
     row["steps"] = [_without_defaults(step) for step in trajectory.steps]
-    _parse_trajectory(row)
+    trajectory_from_row(row)
     return json.dumps(row, ensure_ascii=False, separators=(",", ":"))
 
 
 def trajectory_from_json(text: str) -> Trajectory:
     """The trajectory of one line. Raises SchemaError with the path of the offending member and the reason."""
+    return trajectory_from_row(decode_json(text))
+
+
+def decode_json(text: str) -> Any:
+    """The JSON value of a text. Raises SchemaError where it is none, or where a member occurs twice in one object."""
     try:
-        row = json.loads(text, object_pairs_hook=_no_duplicates)
+        return DECODER.decode(text)
     except json.JSONDecodeError as error:
         raise SchemaError("", f"no JSON: {error.msg} at character {error.pos}") from error
     except RecursionError as error:
         raise SchemaError("", "nested too deeply") from error
     except ValueError as error:  # an integer of more digits than Python converts
         raise SchemaError("", str(error)) from error
-    return _parse_trajectory(row)
 
 
 def _without_defaults(record: Step | Trajectory) -> dict[str, Any]:
@@ -115,7 +119,8 @@ def _without_defaults(record: Step | Trajectory) -> dict[str, Any]:
     return kept
 
 
-def _parse_trajectory(row: Any) -> Trajectory:
+def trajectory_from_row(row: Any) -> Trajectory:
+    """The trajectory of a decoded line. Raises SchemaError with the path of the offending member and the reason."""
     if not isinstance(row, dict):
         raise SchemaError("", f"must be an object, is {kind(row)}")
     if "schema" not in row:
@@ -231,6 +236,10 @@ def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         twice = next(name for name in row if names.count(name) > 1)
         raise SchemaError(_printable(twice), "occurs twice in one object")
     return row
+
+
+DECODER = json.JSONDecoder(object_pairs_hook=_no_duplicates)
+"""Of JSON as all files here are read: raises SchemaError for a member that occurs twice."""
 
 
 def _printable(name: str) -> str:

@@ -29,7 +29,7 @@ from maskworld.data.schema import SchemaError, Trajectory
 from maskworld.data.sources.common.base import Origin, Source
 from maskworld.data.sources.common.checks import Notes, array, identifier, label, mapping, member, text
 from maskworld.data.sources.common.dialogue import Answered, Said, call_text, dialogue
-from maskworld.data.sources.common.fields import decoded, read_call
+from maskworld.data.sources.common.fields import decoded, tool_call
 from maskworld.data.sources.common.pairing import Call, Result, pair
 from maskworld.data.sources.common.text import clean
 from maskworld.data.sources.common.tools import json_value, json_values, split_tools, tool_texts
@@ -148,9 +148,9 @@ def _calls(turn: dict[str, Any], role: str, said: str, at: str, notes: Notes) ->
     given = turn.get("tool_calls") or []
     if given:
         calls = array(decoded(given, f"{at}.tool_calls"), f"{at}.tool_calls")
-        return [read_call(call, f"{at}.tool_calls[{index}]", notes) for index, call in enumerate(calls)]
+        return [tool_call(call, f"{at}.tool_calls[{index}]", notes) for index, call in enumerate(calls)]
     if turn.get("function_call") is not None:
-        return [read_call(turn["function_call"], f"{at}.function_call", notes)]
+        return [tool_call(turn["function_call"], f"{at}.function_call", notes)]
     if role == "call":
         spoken = [said] if _ANY_CALL.search(said) is None else _blocks(said)
     else:
@@ -173,7 +173,7 @@ def _spoken(said: str, at: str, notes: Notes) -> list[Call]:
     """The calls that a text holds as JSON, an object or several; the text itself where it holds anything else."""
     values = [one for value in json_values(said) for one in (value if isinstance(value, list) else [value])]
     try:
-        return [read_call(_arguments_named(value), at, notes) for value in values] or [Call("", "", said)]
+        return [tool_call(_arguments_named(value), at, notes) for value in values] or [Call("", "", said)]
     except SchemaError:
         return [Call("", "", said.strip())]
 
