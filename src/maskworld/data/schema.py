@@ -111,11 +111,9 @@ def decode_json(text: str) -> Any:
 
 def _without_defaults(record: Step | Trajectory) -> dict[str, Any]:
     kept = {}
-    for f in fields(record):
-        value = getattr(record, f.name)
-        default = f.default_factory() if f.default_factory is not MISSING else f.default
-        if value != default:
-            kept[f.name] = list(value) if isinstance(value, tuple) else value
+    for name, value in vars(record).items():
+        if value != _DEFAULTS[name]:
+            kept[name] = list(value) if isinstance(value, tuple) else value
     return kept
 
 
@@ -129,29 +127,31 @@ def trajectory_from_row(row: Any) -> Trajectory:
         raise SchemaError("schema", f"must be {SCHEMA!r}, is {reprlib.repr(row['schema'])}")
     members = {name: value for name, value in row.items() if name != "schema"}
     try:
-        return Trajectory(**_parse_members(Trajectory, members, "", _TRAJECTORY_MEMBERS))
+        return Trajectory(**_parse_members(members, "", _TRAJECTORY_MEMBERS))
     except RecursionError as error:
         raise SchemaError("metadata", "nested too deeply") from error
 
 
-def _parse_members(record: type, row: dict[str, Any], path: str, members: dict[str, Callable]) -> dict[str, Any]:
+def _parse_members(row: dict[str, Any], path: str, members: dict[str, Callable]) -> dict[str, Any]:
     for name in row:
         if name not in members:
             near = difflib.get_close_matches(name, members, n=1)
             hint = f" (did you mean {near[0]}?)" if near else "; put what the schema does not name into metadata"
             raise SchemaError(path + _printable(name), f"is no member of the schema{hint}")
     values = {}
-    for f in fields(record):
-        if f.name in row:
-            values[f.name] = members[f.name](row[f.name], path + f.name)
-        elif f.default is MISSING and f.default_factory is MISSING:
-            raise SchemaError(path + f.name, "is missing")
+    for name, check in members.items():
+        if name in row:
+            values[name] = check(row[name], path + name)
+        elif _DEFAULTS[name] is MISSING:
+            raise SchemaError(path + name, "is missing")
     return values
 
 
 def _text(value: Any, path: str) -> str:
     if not isinstance(value, str):
         raise SchemaError(path, f"must be a string, is {kind(value)}")
+    if value.isascii():
+        return value
     try:
         value.encode("utf-8")
     except UnicodeEncodeError as error:
@@ -203,7 +203,7 @@ def _steps(value: Any, path: str) -> tuple[Step, ...]:
         here = f"{path}[{index}]"
         if not isinstance(entry, dict):
             raise SchemaError(here, f"must be an object, is {kind(entry)}")
-        steps.append(Step(**_parse_members(Step, entry, f"{here}.", _STEP_MEMBERS)))
+        steps.append(Step(**_parse_members(entry, f"{here}.", _STEP_MEMBERS)))
     return tuple(steps)
 
 
@@ -279,4 +279,9 @@ _TRAJECTORY_MEMBERS: dict[str, Callable[[Any, str], Any]] = {
     "source": _text,
     "licence": _text,
     "metadata": _metadata,
+}
+_DEFAULTS: dict[str, Any] = {
+    f.name: f.default_factory() if f.default_factory is not MISSING else f.default
+    for record in (Step, Trajectory)
+    for f in fields(record)
 }

@@ -31,7 +31,6 @@ from maskworld.storage import writing
 ROWS_FILE, FACTS_FILE, REJECTED_FILE, FILES_FILE = "rows.jsonl", "facts.arrow", "rejected.jsonl", "files.json"
 
 
-
 def unit_folder(work: Path, unit: int) -> Path:
     """Where a finished unit lies."""
     return work / "units" / f"{unit:06d}"
