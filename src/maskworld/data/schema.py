@@ -88,7 +88,7 @@ def trajectory_to_json(trajectory: Trajectory) -> str:
     """One line of JSON without its newline. Raises SchemaError where `trajectory_from_json` would refuse it."""
     row: dict[str, Any] = {"schema": SCHEMA} | _without_defaults(trajectory)
     row["steps"] = [_without_defaults(step) for step in trajectory.steps]
-    _parse_trajectory(row)
+    trajectory_from_row(row)
     return json.dumps(row, ensure_ascii=False, separators=(",", ":"))
 
 
@@ -102,7 +102,7 @@ def trajectory_from_json(text: str) -> Trajectory:
         raise SchemaError("", "nested too deeply") from error
     except ValueError as error:  # an integer of more digits than Python converts
         raise SchemaError("", str(error)) from error
-    return _parse_trajectory(row)
+    return trajectory_from_row(row)
 
 
 def _without_defaults(record: Step | Trajectory) -> dict[str, Any]:
@@ -115,7 +115,8 @@ def _without_defaults(record: Step | Trajectory) -> dict[str, Any]:
     return kept
 
 
-def _parse_trajectory(row: Any) -> Trajectory:
+def trajectory_from_row(row: Any) -> Trajectory:
+    """The trajectory of a decoded line. Raises SchemaError with the path of the offending member and the reason."""
     if not isinstance(row, dict):
         raise SchemaError("", f"must be an object, is {kind(row)}")
     if "schema" not in row:

@@ -111,7 +111,7 @@ _ASKED = "assistant\n"
 _TURN = re.compile(r"<\|im_start\|>(\w+)\n(.*?)<\|im_end\|>\n?", re.DOTALL)
 _CONTROL = re.compile(r"<(?=\\*\|\w+\|>)")
 _ESCAPED_CONTROL = re.compile(r"<\\(?=\\*\|\w+\|>)")
-_WRAPPED = re.compile(r"\s*<tool_response>\n?(.*?)\n?</tool_response>\s*", re.DOTALL)
+_WRAPPED = re.compile(r"\s*<tool_response>(?:\r?\n)?(.*?)(?:\r?\n)?</tool_response>\s*", re.DOTALL)
 
 
 def corpus_messages(trajectory: Trajectory, step: int) -> list[Message]:
@@ -162,13 +162,13 @@ def parse_corpus_messages(messages: Any) -> Transition:
     return Transition(observation=unwrapped(observation), **found, **_released_turn(user))
 
 
-def has_sections(system: Any) -> bool:
+def has_sections(system: str) -> bool:
     """Whether a system prompt has at least two of the corpus's headings."""
-    return isinstance(system, str) and len(set(_HEADING.findall(system))) > 1
+    return len(set(_HEADING.findall(system))) > 1
 
 
 def unwrapped(text: str) -> str:
-    """What stands between `<tool_response>` and `</tool_response>`, without a newline at either end; else the text."""
+    """What stands between `<tool_response>` tags, without a line break at either end; without tags the text itself."""
     found = _WRAPPED.fullmatch(text)
     return found.group(1) if found else text
 
