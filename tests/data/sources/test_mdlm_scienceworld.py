@@ -33,7 +33,7 @@ def test_the_corpus_has_25_runs_of_306_steps_in_each_whole_dialect(dialect, runs
     found = [read(row) for row in of_corpus(f"sciworld_sft_gpt_perfect{dialect}.jsonl")]
     assert len(found) == runs
     assert sum(len(trajectory.steps) for trajectory in found) == steps
-    assert all(trajectory.steps[-1].done and trajectory.steps[-1].reward == 1.0 for trajectory in found)
+    assert all(trajectory.steps[-1].done and trajectory.steps[-1].reward == 100.0 for trajectory in found)
 
 
 @pytest.mark.parametrize("dialect", ["_full_prompt", "_mistral"])
@@ -99,7 +99,7 @@ def test_messages_may_be_a_json_string_and_a_demonstration_is_left_out():
 def test_a_run_that_was_stopped_early_did_not_end():
     (row,) = rows(PLAIN)
     trajectory = read(row | {"score": 40, "messages": row["messages"][:-1]})
-    assert not trajectory.steps[-1].done and trajectory.steps[-1].reward == 0.4
+    assert not trajectory.steps[-1].done and trajectory.steps[-1].reward == 40.0
     assert trajectory.metadata == {"score": 40.0, "unanswered_actions": 1}
 
 

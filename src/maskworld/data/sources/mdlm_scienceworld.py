@@ -8,7 +8,7 @@ full prompt, with the system prompt merged into the first message) gives equal t
 sections but for the last two, which are the rules; the agent's instructions are left out. Where copies do differ, the
 engine listed the things of a room in another order when the prompt was made.
 
-A perfect score (100) ends the run. The score, out of 100, is the last action's reward. Runs with a score are those of
+A perfect score (100 points) ends the run. The score stands as the last action's reward. Runs with a score are those of
 `create_sft_gpt_agent.py` beside the files, which names the player. A group is a task and variation.
 """
 
@@ -62,7 +62,7 @@ def trajectories(record: Any, origin: Origin) -> Iterator[Trajectory]:
         initial_state="".join(part for part in sections if not _RULES.match(part)).strip("\n"),
         task_context=task,
         steps=tuple(
-            Step(action, shown, reward=(score or 0.0) / 100 * (index == last), done=score == 100 and index == last)
+            Step(action, shown, reward=(score or 0.0) * (index == last), done=score == 100 and index == last)
             for index, (action, shown) in enumerate(turns)
         ),
         initial_observation=seen if stated else opening,
