@@ -127,7 +127,7 @@ def step_documents(recording: Recording, block_length: int, row_length: int) -> 
 def _only_last_target(document: Document) -> Document:
     *history, last = document.steps
     targets = np.zeros_like(document.targets)
-    targets[last.observation_start : last.end] = True
+    targets[last.observation_start : last.target_end] = True
     spans = (*(replace(span, is_target=False) for span in history), last)
     return replace(document, targets=targets, steps=spans)
 

@@ -91,7 +91,7 @@ def evaluate(
     held_out = _read_split(folder, split, run / f"rejected_{split}.jsonl", say)
     count = trained.evaluation.transitions if transitions is None else transitions
     chosen, available = choose_transitions(held_out, count, trained.evaluation.seed)
-    prompts, reasons = render_prompts(chosen, tokenizer, block, longest, trained.data.context)
+    prompts, reasons = render_prompts(chosen, tokenizer, block, longest, trained.data.context, trained.data.row_length)
     if not prompts:
         raise DataError(f"{folder}: no transition of the {split} split has a prompt; {(reasons or ['it is empty'])[0]}")
     if reasons:
