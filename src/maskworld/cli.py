@@ -186,7 +186,7 @@ def _add_data_commands(commands) -> None:
     prepare.add_argument("--out", metavar="DIR", required=True, help="folder to write")
 
     show = _command(commands, "show", _data_show, "Print a trajectory as a person reads it.")
-    show.add_argument("file", metavar="FILE", help=".jsonl or .jsonl.gz of trajectories")
+    show.add_argument("file", metavar="FILE", help=".jsonl of trajectories, also .gz or .zst")
     show.add_argument("--index", type=int, default=0, help="which one, from 0 (default)")
 
 

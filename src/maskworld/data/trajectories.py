@@ -1,4 +1,4 @@
-"""Trajectory files: `.jsonl`, `.jsonl.gz` and `.jsonl.zst`. A bad row is counted and set aside, never silently dropped."""
+"""Trajectory files: `.jsonl`, also as `.gz` or `.zst`. A bad row is counted and set aside, never silently dropped."""
 
 from __future__ import annotations
 
@@ -17,6 +17,9 @@ from typing import Any, BinaryIO
 from maskworld.data.schema import SchemaError, Trajectory, trajectory_from_json, trajectory_to_json
 from maskworld.errors import DataError
 from maskworld.storage import writing
+
+SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst")
+"""How names of trajectory files end."""
 
 _CHUNK = 1 << 16
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -81,8 +84,8 @@ def read_trajectories(
 
     A row that breaks the schema is counted in `report` and appended to the file `rejected` as one JSON object {file,
     line, field, reason, row}; reading goes on with the next row, and after a compressed stream that is cut off or
-    damaged with the next file. Without `rejected` the first bad row raises DataError, so that none is ever lost unnoticed.
-    Blank lines are skipped. Raises DataError for a file that cannot be opened.
+    damaged with the next file. Without `rejected` the first bad row raises DataError, so that none is ever lost
+    unnoticed. Blank lines are skipped. Raises DataError for a file that cannot be opened.
     """
     report = ReadReport() if report is None else report
     for path in [paths] if isinstance(paths, str | Path) else paths:

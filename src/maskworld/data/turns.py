@@ -95,16 +95,15 @@ def lay_out(
     A row of few blocks may leave an observation no room even so: its turn is uncut then, and longer than its room.
     """
     remarks = Remarks(tokenizer, block_length)
-    heads = context_parts(trajectory, context)
-    steps = [step_texts(step, context) for step in trajectory.steps]
-    ids = iter(tokenizer.encode_batch([*heads, *(text for texts in steps for text in texts)]))
-    most = None if row_length is None else row_length // 2 // block_length * block_length - len(heads)
-    parts, context_cut = remarks.shortened([next(ids) for _ in heads], most)
+    ids = iter(tokenizer.encode_batch(rendered_texts(trajectory, context)))
+    parts = [next(ids) for _ in context_parts(trajectory, context)]
+    most = None if row_length is None else row_length // 2 // block_length * block_length - len(parts)
+    parts, context_cut = remarks.shortened(parts, most)
     head = remarks.filled([piece for part in parts for piece in (remarks.section, part)])
     turns = []
-    for index, texts in enumerate(steps):
+    for index, step in enumerate(trajectory.steps):
         room = None if row_length is None else _room(index, row_length - len(head), remarks)
-        turns.append(_turn(index, [next(ids) for _ in texts], room, remarks))
+        turns.append(_turn(index, [next(ids) for _ in step_texts(step, context)], room, remarks))
     return Layout(head, context_cut, tuple(turns), remarks, row_length)
 
 
@@ -119,6 +118,12 @@ def step_texts(step: Step, context: Sequence[str] = CONTEXT_PARTS) -> tuple[str,
     """Action, the step's directives if it has any and `context` names directives, and observation."""
     directives = "\n".join(step.directives) if "directives" in context else ""
     return (step.action, directives, step.observation) if directives else (step.action, step.observation)
+
+
+def rendered_texts(trajectory: Trajectory, context: Sequence[str] = CONTEXT_PARTS) -> list[str]:
+    """All texts of a trajectory that become tokens, in order."""
+    steps = (step_texts(step, context) for step in trajectory.steps)
+    return [*context_parts(trajectory, context), *(text for texts in steps for text in texts)]
 
 
 def _room(step: int, beside: int, remarks: Remarks) -> int:
