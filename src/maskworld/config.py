@@ -21,7 +21,7 @@ class DataConfig:
     """What is trained on and how it is cut into rows."""
 
     trajectories: str = "tests/data/alfworld_rooms"
-    """Folder with `train*.jsonl[.gz]`, `validation*.jsonl[.gz]` and `test*.jsonl[.gz]` of trajectories."""
+    """Folder with `train*.jsonl`, `validation*.jsonl` and `test*.jsonl` of trajectories, also as `.gz` or `.zst`."""
     tokenizer: str = ""
     """An existing `tokenizer.model` or `tokenizer.json`; empty trains a sentencepiece model on the train split."""
     vocabulary_size: int = 1024
@@ -35,7 +35,11 @@ class DataConfig:
     """K, most target blocks in a row; 0 chooses the K with which training computes the fewest positions (a row costs
     L clean and noisy_copies * K * S noisy ones), from a sample of the train split. Every row gets this K."""
     context: tuple[ContextPart, ...] = CONTEXT_PARTS
-    """Parts of the state rendered in front of the steps, in order; a constant part costs tokens and says little."""
+    """Parts of the state rendered in front of the steps, in order; a constant part costs tokens and says little.
+    Without `directives` those of single steps are left out too."""
+    source_weights: tuple[str, ...] = ()
+    """How often trajectories of a source are rendered into the training rows: `webshop=0.5` takes half of them,
+    `tau_bench=2` each twice, `bfcl=0` none; sources without a weight have 1."""
     shuffle_seed: int = 0
     """Seed of the global shuffle; the order depends on nothing else."""
     workers: int = 0
