@@ -99,6 +99,7 @@ _TARGET = "PREDICTION TARGET:"
 _PART = {section.heading: section.part for section in _SECTIONS}
 _HEADING = re.compile(f"^({'|'.join(_PART)})[ \t\r]*$", re.MULTILINE)
 _MARK = rf"\\*(?:(?:{'|'.join([*_PART, _SEPARATOR, _FOR_THIS_ACTION])})[ \t\r]*$|{_TARGET})"
+_BEGINNINGS = ("## ", _SEPARATOR, _TARGET)
 _TO_ESCAPE = re.compile(f"^(?={_MARK})", re.MULTILINE)
 _ESCAPED = re.compile(rf"^\\(?={_MARK})", re.MULTILINE)
 _TARGET_LINE = re.compile(f"^{_TARGET}", re.MULTILINE)
@@ -241,11 +242,12 @@ def _joined(entries: tuple[str, ...]) -> str:
 
 
 def _escaped(text: str) -> str:
-    return _TO_ESCAPE.sub(r"\\", text)
+    # Most texts hold nothing like a mark, and looking for one is much quicker than matching at every line.
+    return _TO_ESCAPE.sub(r"\\", text) if any(begin in text for begin in _BEGINNINGS) else text
 
 
 def _meant(text: str) -> str:
-    return _ESCAPED.sub("", text)
+    return _ESCAPED.sub("", text) if "\\" in text else text
 
 
 def _sections(system: str) -> dict[str, Any]:
