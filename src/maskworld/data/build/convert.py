@@ -175,7 +175,7 @@ def _finished(
     )
     outcomes = [outcome(step) for step in trajectory.steps]
     if config.directives == "derived":
-        trajectory = with_derived_directives(trajectory, config.seed)
+        trajectory = with_derived_directives(trajectory, config.seed, outcomes)
     try:
         line = trajectory_to_json(trajectory).encode("utf-8")
     except SchemaError as error:

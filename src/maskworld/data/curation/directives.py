@@ -106,16 +106,17 @@ def directives_of(known: Outcome, choice: int = 0) -> tuple[str, ...]:
     return tuple(texts)
 
 
-def with_derived_directives(trajectory: Trajectory, seed: int) -> Trajectory:
+def with_derived_directives(trajectory: Trajectory, seed: int, outcomes: Iterable[Outcome] | None = None) -> Trajectory:
     """The trajectory with the derived directives of every step behind those that its source gave.
 
     The phrasing depends on the seed, the trajectory's id and the step. Derived directives that are there already are
-    replaced.
+    replaced. `outcomes` are those of the steps, where they are known already.
     """
     choices = draws(seed, "derived directives", trajectory.id)
     steps = []
-    for step, choice in zip(trajectory.steps, choices, strict=False):
-        texts = derived_directives(step, choice)
+    known = map(outcome, trajectory.steps) if outcomes is None else outcomes
+    for step, result, choice in zip(trajectory.steps, known, choices, strict=False):
+        texts = directives_of(result, choice)
         if step.directives:
             texts = (*(text for text in step.directives if text not in ALTERNATIVES), *texts)
         steps.append(Step(**(vars(step) | {"directives": texts})))  # twice as fast as `replace`
