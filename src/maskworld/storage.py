@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from maskworld.errors import StorageError
@@ -67,6 +68,16 @@ def write_text(path: Path, text: str) -> None:
             os.replace(draft, path)
         finally:
             draft.unlink(missing_ok=True)
+
+
+@contextmanager
+def one_at_a_time(path: Path) -> Iterator[None]:
+    """Wait until no other process makes `path`; the lock goes with the process, however it ends."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path.with_name(f".{path.name}.lock"), "w") as lock:
+        with suppress(OSError):  # a file system without locks: nothing can be known
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

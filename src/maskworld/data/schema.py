@@ -88,34 +88,37 @@ def trajectory_to_json(trajectory: Trajectory) -> str:
     """One line of JSON without its newline. Raises SchemaError where `trajectory_from_json` would refuse it."""
     row: dict[str, Any] = {"schema": SCHEMA} | _without_defaults(trajectory)
     row["steps"] = [_without_defaults(step) for step in trajectory.steps]
-    _parse_trajectory(row)
+    trajectory_from_row(row)
     return json.dumps(row, ensure_ascii=False, separators=(",", ":"))
 
 
 def trajectory_from_json(text: str) -> Trajectory:
     """The trajectory of one line. Raises SchemaError with the path of the offending member and the reason."""
+    return trajectory_from_row(decode_json(text))
+
+
+def decode_json(text: str) -> Any:
+    """The JSON value of a text. Raises SchemaError where it is none, or where a member occurs twice in one object."""
     try:
-        row = json.loads(text, object_pairs_hook=_no_duplicates)
+        return DECODER.decode(text)
     except json.JSONDecodeError as error:
         raise SchemaError("", f"no JSON: {error.msg} at character {error.pos}") from error
     except RecursionError as error:
         raise SchemaError("", "nested too deeply") from error
     except ValueError as error:  # an integer of more digits than Python converts
         raise SchemaError("", str(error)) from error
-    return _parse_trajectory(row)
 
 
 def _without_defaults(record: Step | Trajectory) -> dict[str, Any]:
     kept = {}
-    for f in fields(record):
-        value = getattr(record, f.name)
-        default = f.default_factory() if f.default_factory is not MISSING else f.default
-        if value != default:
-            kept[f.name] = list(value) if isinstance(value, tuple) else value
+    for name, value in vars(record).items():
+        if value != _DEFAULTS[name]:
+            kept[name] = list(value) if isinstance(value, tuple) else value
     return kept
 
 
-def _parse_trajectory(row: Any) -> Trajectory:
+def trajectory_from_row(row: Any) -> Trajectory:
+    """The trajectory of a decoded line. Raises SchemaError with the path of the offending member and the reason."""
     if not isinstance(row, dict):
         raise SchemaError("", f"must be an object, is {kind(row)}")
     if "schema" not in row:
@@ -124,29 +127,31 @@ def _parse_trajectory(row: Any) -> Trajectory:
         raise SchemaError("schema", f"must be {SCHEMA!r}, is {reprlib.repr(row['schema'])}")
     members = {name: value for name, value in row.items() if name != "schema"}
     try:
-        return Trajectory(**_parse_members(Trajectory, members, "", _TRAJECTORY_MEMBERS))
+        return Trajectory(**_parse_members(members, "", _TRAJECTORY_MEMBERS))
     except RecursionError as error:
         raise SchemaError("metadata", "nested too deeply") from error
 
 
-def _parse_members(record: type, row: dict[str, Any], path: str, members: dict[str, Callable]) -> dict[str, Any]:
+def _parse_members(row: dict[str, Any], path: str, members: dict[str, Callable]) -> dict[str, Any]:
     for name in row:
         if name not in members:
             near = difflib.get_close_matches(name, members, n=1)
             hint = f" (did you mean {near[0]}?)" if near else "; put what the schema does not name into metadata"
             raise SchemaError(path + _printable(name), f"is no member of the schema{hint}")
     values = {}
-    for f in fields(record):
-        if f.name in row:
-            values[f.name] = members[f.name](row[f.name], path + f.name)
-        elif f.default is MISSING and f.default_factory is MISSING:
-            raise SchemaError(path + f.name, "is missing")
+    for name, check in members.items():
+        if name in row:
+            values[name] = check(row[name], path + name)
+        elif _DEFAULTS[name] is MISSING:
+            raise SchemaError(path + name, "is missing")
     return values
 
 
 def _text(value: Any, path: str) -> str:
     if not isinstance(value, str):
         raise SchemaError(path, f"must be a string, is {kind(value)}")
+    if value.isascii():
+        return value
     try:
         value.encode("utf-8")
     except UnicodeEncodeError as error:
@@ -198,7 +203,7 @@ def _steps(value: Any, path: str) -> tuple[Step, ...]:
         here = f"{path}[{index}]"
         if not isinstance(entry, dict):
             raise SchemaError(here, f"must be an object, is {kind(entry)}")
-        steps.append(Step(**_parse_members(Step, entry, f"{here}.", _STEP_MEMBERS)))
+        steps.append(Step(**_parse_members(entry, f"{here}.", _STEP_MEMBERS)))
     return tuple(steps)
 
 
@@ -231,6 +236,10 @@ def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         twice = next(name for name in row if names.count(name) > 1)
         raise SchemaError(_printable(twice), "occurs twice in one object")
     return row
+
+
+DECODER = json.JSONDecoder(object_pairs_hook=_no_duplicates)
+"""Of JSON as all files here are read: raises SchemaError for a member that occurs twice."""
 
 
 def _printable(name: str) -> str:
@@ -270,4 +279,9 @@ _TRAJECTORY_MEMBERS: dict[str, Callable[[Any, str], Any]] = {
     "source": _text,
     "licence": _text,
     "metadata": _metadata,
+}
+_DEFAULTS: dict[str, Any] = {
+    f.name: f.default_factory() if f.default_factory is not MISSING else f.default
+    for record in (Step, Trajectory)
+    for f in fields(record)
 }

@@ -81,7 +81,7 @@ def trajectories(record: Any, origin: Origin) -> Iterator[Trajectory]:
             task_context=task,
             steps=tuple(steps),
             domain_rules=rules,
-            group=f"swe_agent/{instance}",
+            group=f"swe/{instance}",
             player=model or _folder_model(run),
             metadata=notes.metadata(
                 exit_status=exit_status,
@@ -108,11 +108,16 @@ def history_turns(history: list[dict[str, Any]], notes: Notes) -> list[tuple[str
             pending = "" if action is None else notes.command(action, f"{at}.action")
         elif pending is not None:
             shown = notes.observation(member(message, "content", f"{at}.content"), f"{at}.content")
-            shown = _PROMPT.sub("", shown.removeprefix(_PREFIX))
-            turns.append((pending, "" if shown == _NO_OUTPUT else shown))
+            turns.append((pending, unwrapped(shown)))
             pending = None
     notes.count("unanswered_actions", pending is not None)
     return turns
+
+
+def unwrapped(shown: str) -> str:
+    """An observation without what the harness wraps around it for the model: the environment's own words."""
+    shown = _PROMPT.sub("", shown.removeprefix(_PREFIX))
+    return "" if shown == _NO_OUTPUT else shown
 
 
 def _prompts(history: list[dict[str, Any]], notes: Notes) -> tuple[tuple[str, ...], str]:

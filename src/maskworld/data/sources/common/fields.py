@@ -64,7 +64,7 @@ def paired(chat: list[dict[str, Any]], path: str, notes: Notes, result_id: str) 
             events.append(Result(known, observed, index, failed if isinstance(failed, bool) else None))
         elif message.get("tool_calls") is not None:
             for number, entry in enumerate(array(message["tool_calls"], f"{here}.tool_calls")):
-                events.append(_call(entry, f"{here}.tool_calls[{number}]", notes))
+                events.append(tool_call(entry, f"{here}.tool_calls[{number}]", notes))
     found = pair(events)
     notes.count("unpaired_calls", found.unpaired_calls)
     notes.count("orphan_results", found.orphan_results)
@@ -98,8 +98,8 @@ def steps_of(
     return tuple(steps)
 
 
-def _call(entry: Any, path: str, notes: Notes) -> Call:
-    """A call as OpenAI nests it under `function`, or flat as tau2-bench has it."""
+def tool_call(entry: Any, path: str, notes: Notes) -> Call:
+    """A call as OpenAI nests it under `function`, or flat as tau2-bench has it; unreadable arguments are counted."""
     mapping(entry, path)
     at = f"{path}.function" if "function" in entry else path
     function = mapping(entry["function"], at) if "function" in entry else entry
