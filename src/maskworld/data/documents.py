@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from maskworld.data.rendering import Document, Unfit, render_windows
-from maskworld.data.rows import RowShape
 from maskworld.data.schema import Trajectory
 from maskworld.data.tokenizer_memory import RememberingTokenizer
 from maskworld.data.turns import rendered_texts
@@ -60,18 +59,19 @@ class Losses:
 def make_documents(
     trajectories: Iterable[Trajectory],
     tokenizer: RememberingTokenizer,
-    shape: RowShape,
+    block_length: int,
+    row_length: int,
+    target_blocks: int | None,
     context: Sequence[str],
-    losses: Losses,
+    losses: Losses | None = None,
 ) -> Iterator[Document]:
-    """The documents of the trajectories, in order."""
+    """The documents of the trajectories, in order, as `render_windows` makes them; `losses` counts what is lost."""
     for some, texts in _batches(trajectories, context):
         tokenizer.encode_batch(texts)  # on all cores at once; rendering then only remembers
         for trajectory in some:
-            documents, unfit = render_windows(
-                trajectory, tokenizer, shape.block_length, shape.row_length, shape.target_blocks, context
-            )
-            losses.add(trajectory.id, documents, unfit)
+            documents, unfit = render_windows(trajectory, tokenizer, block_length, row_length, target_blocks, context)
+            if losses:
+                losses.add(trajectory.id, documents, unfit)
             yield from documents
 
 

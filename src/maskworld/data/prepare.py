@@ -14,7 +14,7 @@ import itertools
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +25,6 @@ from maskworld.config_rules import weights_of_sources
 from maskworld.data.documents import CUTS, Losses, make_documents
 from maskworld.data.mixture import Mixture, copies
 from maskworld.data.packing import choose_target_blocks, pack_documents, size_of
-from maskworld.data.rendering import render_windows
 from maskworld.data.rows import MANIFEST_FILE, RowReader, RowShape, RowWriter, sha256
 from maskworld.data.schema import Trajectory
 from maskworld.data.tokenizer import CONTROLS, Tokenizer, load_tokenizer, tokenizer_files
@@ -259,11 +258,13 @@ def _build(
     tokenizer.save(folder / "tokenizer")
     tokenizer = RememberingTokenizer(tokenizer)
     (folder / REJECTED_FILE).touch()
-    most = data.target_blocks
-    if not most:
+    length, target_blocks = diffusion.block_length, data.target_blocks
+    if not target_blocks:
         sample = itertools.islice(_good(files["train"], weights, transform), _SAMPLE)
-        most = _chosen_target_blocks(sample, tokenizer, data, diffusion)
-    shape = RowShape(data.row_length, most, diffusion.block_length, tokenizer.pad_id)
+        documents = make_documents(sample, tokenizer, length, data.row_length, None, data.context)
+        sizes = [size_of(document) for document in documents]
+        target_blocks = choose_target_blocks(sizes, data.row_length // length, diffusion.noisy_copies)
+    shape = RowShape(data.row_length, target_blocks, length, tokenizer.pad_id)
     common = {
         "vocabulary_size": tokenizer.vocabulary_size,
         "tokenizer_hash": tokenizer.fingerprint,
@@ -307,7 +308,9 @@ def _build_split(
         return read_trajectories(paths, losses.file if not number else Path(os.devnull), None if number else report)
 
     trajectories = map(transform, mixture.rounds(read))
-    documents = make_documents(trajectories, tokenizer, shape, details["context"], losses)
+    documents = make_documents(
+        trajectories, tokenizer, shape.block_length, shape.row_length, shape.target_blocks, details["context"], losses
+    )
     for row in pack_documents(documents, shape.row_length, shape.target_blocks):
         writer.write(row)
     facts = {
@@ -323,18 +326,6 @@ def _build_split(
             f"{', '.join(map(str, paths))}: not one step can be trained on ({reasons or 'the files are empty'})"
         )
     return facts | {"counts": manifest["counts"], "efficiency": manifest["efficiency"]}
-
-
-def _chosen_target_blocks(
-    trajectories: Iterable[Trajectory], tokenizer: Tokenizer, data: DataConfig, diffusion: DiffusionConfig
-) -> int:
-    sizes = []
-    for trajectory in trajectories:
-        documents, _ = render_windows(
-            trajectory, tokenizer, diffusion.block_length, data.row_length, context=data.context
-        )
-        sizes += [size_of(document) for document in documents]
-    return choose_target_blocks(sizes, data.row_length // diffusion.block_length, diffusion.noisy_copies)
 
 
 def _good(paths: list[Path], weights: Mapping[str, float], transform: Transform) -> Iterator[Trajectory]:

@@ -16,7 +16,7 @@ its own, which are no targets. So nothing teaches to stop early or to write the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -99,10 +99,11 @@ def lay_out(
     parts = [next(ids) for _ in context_parts(trajectory, context)]
     most = None if row_length is None else row_length // 2 // block_length * block_length - len(parts)
     parts, context_cut = remarks.shortened(parts, most)
-    head = remarks.filled([piece for part in parts for piece in (remarks.section, part)])
+    head = remarks.filled(*(piece for part in parts for piece in (remarks.section, part)))
     turns = []
+    beside = None if row_length is None else row_length - len(head)
     for index, step in enumerate(trajectory.steps):
-        room = None if row_length is None else _room(index, row_length - len(head), remarks)
+        room = None if beside is None else _room(index, beside, remarks)
         turns.append(_turn(index, [next(ids) for _ in step_texts(step, context)], room, remarks))
     return Layout(head, context_cut, tuple(turns), remarks, row_length)
 
@@ -135,8 +136,10 @@ def _turn(index: int, texts: Sequence[Tokens], room: int | None, remarks: Remark
     controls = len(said) + 1
     # The budget of the action must not depend on the observation, or the prompt would tell of it.
     said, action_cut = remarks.shortened(said, None if room is None else room // 2 - controls)
-    directives = [piece for part in said[1:] for piece in (remarks.section, part)]
-    pieces = [remarks.action, said[0], *directives, remarks.observation]
+    pieces = [remarks.action, said[0]]
+    for part in said[1:]:
+        pieces += remarks.section, part
+    pieces.append(remarks.observation)
     start = sum(map(len, pieces))
     end = start + len(observation)
     if room is not None and remarks.whole(end + 1) > room:
@@ -145,7 +148,7 @@ def _turn(index: int, texts: Sequence[Tokens], room: int | None, remarks: Remark
             left_out = end - boundary
             tokens = np.concatenate([*pieces, observation[: boundary - start], remarks.gap(left_out)])
             return Turn(index, tokens, start, boundary, action_cut, left_out)
-    return Turn(index, remarks.filled([*pieces, observation, remarks.end]), start, end, action_cut, 0)
+    return Turn(index, remarks.filled(*pieces, observation, remarks.end), start, end, action_cut, 0)
 
 
 class Remarks:
@@ -162,17 +165,16 @@ class Remarks:
             np.array([id], np.int32)
             for id in (tokenizer.action_id, tokenizer.observation_id, tokenizer.section_id, tokenizer.end_id)
         )
+        self._fill = np.repeat(self.end, block_length)
 
     def whole(self, tokens: int) -> int:
         """`tokens` rounded up to whole blocks."""
         return -(-tokens // self.block_length) * self.block_length
 
-    def filled(self, pieces: Iterable[Tokens], length: int = 0) -> Tokens:
-        """The pieces joined, and as many <end> as reach `length`, and from there the next block boundary."""
-        pieces = [*pieces]
-        used = sum(map(len, pieces))
-        fill = self.whole(max(used, length)) - used
-        return np.concatenate([*pieces, np.repeat(self.end, fill)])
+    def filled(self, *pieces: Tokens) -> Tokens:
+        """The pieces joined, and as many <end> as reach the next block boundary."""
+        fill = -sum(map(len, pieces)) % self.block_length
+        return np.concatenate([*pieces, self._fill[:fill]])
 
     @cached_property
     def notice_length(self) -> int:
@@ -182,7 +184,8 @@ class Remarks:
     def notice(self, turns: int) -> Tokens:
         """<section> (n turns left out), in blocks of its own; it counts to 99999."""
         said = self._said(min(turns, 10**_NOTICE_DIGITS - 1), "turn")
-        return self.filled([self.section, said], self.notice_length)
+        fill = self.notice_length - 1 - len(said)
+        return np.concatenate([self.section, said, np.repeat(self.end, fill)])
 
     def gap_length(self, tokens: int) -> int:
         """Most tokens of a gap where at most `tokens` are left out."""
@@ -190,7 +193,7 @@ class Remarks:
 
     def gap(self, tokens: int) -> Tokens:
         """<section> (n tokens left out), in blocks of its own."""
-        return self.filled([self.section, self._said(tokens, "token")])
+        return self.filled(self.section, self._said(tokens, "token"))
 
     def shortened(self, parts: Sequence[Tokens], most: int | None) -> tuple[list[Tokens], int]:
         """Parts of at most `most` tokens in all, the largest cut in the middle to equal lengths; how many are left out.
