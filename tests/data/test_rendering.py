@@ -340,6 +340,17 @@ def test_a_prompt_is_cut_further_only_where_the_form_of_training_is_too_long():
     assert len(shorter) <= 160 and "tokens left out" in pieces(shorter[:80])
 
 
+@pytest.mark.parametrize("longest", [64, 256, 4096])
+def test_steps_that_are_history_are_never_targets(longest):
+    one = long_trajectory(12, history_steps=9)
+    documents, _ = render_windows(one, TOKENIZER, 8, longest)
+    taught = [span.step for document in documents for span in document.steps if span.is_target]
+    assert taught == [9, 10, 11]
+    whole = render(one, TOKENIZER, 8)
+    assert [span.is_target for span in whole.steps] == [False] * 9 + [True] * 3
+    assert not whole.targets[: whole.steps[9].observation_start].any()
+
+
 def test_a_step_that_does_not_exist_is_refused():
     with pytest.raises(DataError, match="no step 3; it has 3"):
         render_prompt(long_trajectory(3), 3, TOKENIZER, 8)

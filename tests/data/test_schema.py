@@ -105,6 +105,9 @@ def test_a_line_carries_the_schema_and_leaves_defaults_out():
 
 
 BAD_ROWS = {
+    "history without a step after it": (row(history_steps=len(make().steps)), "history_steps", "must leave a step"),
+    "negative history": (row(history_steps=-1), "history_steps", "cannot be negative"),
+    "history that is no number": (row(history_steps=True), "history_steps", "must be a whole number"),
     "missing schema": (without("schema"), "schema", "is missing"),
     "other schema": (row(schema="maskworld.trajectory/9"), "schema", "maskworld.trajectory/1"),
     "missing member": (without("task_context"), "task_context", "is missing"),

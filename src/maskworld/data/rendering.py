@@ -93,9 +93,9 @@ class Unfit:
 def render(
     trajectory: Trajectory, tokenizer: Tokenizer, block_length: int, context: Sequence[str] = CONTEXT_PARTS
 ) -> Document:
-    """The whole trajectory as one document of any length; nothing is cut and every step is a target."""
+    """The whole trajectory as one document of any length; nothing is cut and every step is a target but history."""
     layout = lay_out(trajectory, tokenizer, block_length, context)
-    return _document(trajectory.id, layout, _History(0, False, 0), 0, len(layout.turns), None)
+    return _document(trajectory.id, layout, _History(0, False, 0), trajectory.history_steps, len(layout.turns), None)
 
 
 def render_windows(
@@ -116,7 +116,7 @@ def render_windows(
     layout = lay_out(trajectory, tokenizer, block_length, context, longest)
     documents: list[Document] = []
     unfit: list[Unfit] = []
-    step = 0
+    step = trajectory.history_steps
     while step < len(layout.turns):
         size, room = len(layout.turns[step]), layout.room(step)
         if size > room:

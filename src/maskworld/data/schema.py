@@ -57,6 +57,9 @@ class Trajectory:
     steps: tuple[Step, ...]
     initial_observation: str = ""
     """What the agent saw before its first action."""
+    history_steps: int = 0
+    """The first so many steps are context only, never targets: where the state was written for the last step, as in
+    rows of the released world-model corpus, it may hold the answers to earlier ones."""
     tool_schemas: tuple[str, ...] = ()
     """One command pattern or JSON tool schema per entry."""
     domain_rules: tuple[str, ...] = ()
@@ -127,9 +130,12 @@ def trajectory_from_row(row: Any) -> Trajectory:
         raise SchemaError("schema", f"must be {SCHEMA!r}, is {reprlib.repr(row['schema'])}")
     members = {name: value for name, value in row.items() if name != "schema"}
     try:
-        return Trajectory(**_parse_members(members, "", _TRAJECTORY_MEMBERS))
+        trajectory = Trajectory(**_parse_members(members, "", _TRAJECTORY_MEMBERS))
     except RecursionError as error:
         raise SchemaError("metadata", "nested too deeply") from error
+    if trajectory.history_steps >= len(trajectory.steps):
+        raise SchemaError("history_steps", f"must leave a step of {len(trajectory.steps)}")
+    return trajectory
 
 
 def _parse_members(row: dict[str, Any], path: str, members: dict[str, Callable]) -> dict[str, Any]:
@@ -181,6 +187,14 @@ def number(value: Any, path: str) -> float:
 def _truth(value: Any, path: str) -> bool:
     if not isinstance(value, bool):
         raise SchemaError(path, f"must be true or false, is {kind(value)}")
+    return value
+
+
+def _count(value: Any, path: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise SchemaError(path, f"must be a whole number, is {kind(value)}")
+    if value < 0:
+        raise SchemaError(path, f"cannot be negative, is {value}")
     return value
 
 
@@ -270,6 +284,7 @@ _TRAJECTORY_MEMBERS: dict[str, Callable[[Any, str], Any]] = {
     "task_context": _text,
     "steps": _steps,
     "initial_observation": _text,
+    "history_steps": _count,
     "tool_schemas": _texts,
     "domain_rules": _texts,
     "directives": _texts,

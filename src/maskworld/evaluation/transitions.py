@@ -63,7 +63,11 @@ def choose_transitions(
     The two kinds keep their share of the split, so that the score over all steps is one of the split; but a rare kind
     gets at least `least_share` of the places, or all it has. Ordered as in the split.
     """
-    everything = [Transition(trajectory, step) for trajectory in trajectories for step in range(len(trajectory.steps))]
+    everything = [
+        Transition(trajectory, step)
+        for trajectory in trajectories
+        for step in range(trajectory.history_steps, len(trajectory.steps))
+    ]
     kinds = {
         STATE_CHANGING: [i for i, t in enumerate(everything) if t.changes_state],
         OTHER: [i for i, t in enumerate(everything) if not t.changes_state],

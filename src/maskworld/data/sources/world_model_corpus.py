@@ -12,11 +12,11 @@ action and observation. Two rows of one run share their first steps, whichever o
   calls without an answer, results without a call) are counted, and stand with their positions in
   `metadata["unpaired"]`, so that no message of State is lost. A State that is no array of messages is the initial
   observation as it stands. What an agent says beside its calls is left out, as in all sources.
-- The directives of a released row were written for its one action: they are the last step's. e0 is what the row tells,
-  which may be the state at its own step.
+- The directives of a released row were written for its one action: they are the last step's. So may be e0 and the
+  context, which can then hold what earlier steps answered: those are history (`history_steps`), never targets.
 
-Rows that this project rendered are read exactly, letter by letter. Rows whose run began with the same message are one
-group; of rows without one, those with the same context and e0.
+Rows that this project rendered are read exactly, letter by letter, and all their steps may be targets. Rows whose first
+action and its answer are equal are one group: they may be of one run, whatever else differs.
 """
 
 from __future__ import annotations
@@ -92,7 +92,9 @@ def trajectories(record: Any, origin: Origin) -> Iterator[Trajectory]:
         tool_schemas=_texts(row.tool_schemas, notes),
         domain_rules=_texts(row.domain_rules, notes),
         directives=_texts(row.directives, notes) if ours else (),
-        group=f"{name}/{_digest(opening or context + chr(0) + e0)}",
+        history_steps=0 if ours else len(steps) - 1,
+        # The rows of a run may differ in all but their turns; the first is in each of them.
+        group=f"{name}/{_digest(steps[0].action + chr(0) + steps[0].observation)}",
         metadata=notes.metadata(
             unpaired=clean(compact(unpaired, _STATE)).text if unpaired else None,
             computed_query_state=clean(row.computed_query_state).text,
