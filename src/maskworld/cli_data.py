@@ -125,7 +125,8 @@ def _data_stats(options: argparse.Namespace, unknown: Sequence[str]) -> None:
 
     refuse(unknown, ("--out",))
     found = statistics(options.folder)
-    console = Console(soft_wrap=True)
+    console = Console()
+    console = Console(width=max(console.width, 110))  # the tables' own width: wrapped cells cannot be read
     rejected = sum(found.rejected.values())
     console.print(f"{found.rows_in:,} rows in, {found.trajectories:,} trajectories out, {rejected:,} rejected\n")
     for table in tables(found):

@@ -91,8 +91,38 @@ def trajectory_to_json(trajectory: Trajectory) -> str:
     """One line of JSON without its newline. Raises SchemaError where `trajectory_from_json` would refuse it."""
     row: dict[str, Any] = {"schema": SCHEMA} | _without_defaults(trajectory)
     row["steps"] = [_without_defaults(step) for step in trajectory.steps]
-    trajectory_from_row(row)
+    if not _is_plainly_sound(trajectory):
+        trajectory_from_row(row)
     return json.dumps(row, ensure_ascii=False, separators=(",", ":"))
+
+
+def _is_plainly_sound(trajectory: Trajectory) -> bool:
+    """Whether a quick look shows that the trajectory obeys the schema; what it does not show, reading it back does."""
+    texts = [getattr(trajectory, name) for name in _TEXTS]
+    for several in (trajectory.tool_schemas, trajectory.domain_rules, trajectory.directives):
+        texts += several
+    for step in trajectory.steps:
+        texts += (step.action, step.observation, *step.directives)
+        if (
+            step.facts_added
+            or step.facts_deleted
+            or type(step.reward) is not float
+            or not math.isfinite(step.reward)
+            or type(step.done) is not bool
+            or (step.failed is not None and type(step.failed) is not bool)
+            or not step.action.strip()
+        ):
+            return False
+    if not trajectory.steps or not trajectory.id.strip() or not trajectory.environment.strip():
+        return False
+    if trajectory.history_steps != 0 or not all(type(text) is str for text in texts):
+        return False
+    try:
+        _check_json(trajectory.metadata, "")
+        "".join(texts).encode("utf-8")
+    except (SchemaError, UnicodeEncodeError, RecursionError):
+        return False
+    return type(trajectory.metadata) is dict
 
 
 def trajectory_from_json(text: str) -> Trajectory:
@@ -295,6 +325,7 @@ _TRAJECTORY_MEMBERS: dict[str, Callable[[Any, str], Any]] = {
     "licence": _text,
     "metadata": _metadata,
 }
+_TEXTS = tuple(name for name, check in _TRAJECTORY_MEMBERS.items() if check in (_text, _nonempty_text))
 _DEFAULTS: dict[str, Any] = {
     f.name: f.default_factory() if f.default_factory is not MISSING else f.default
     for record in (Step, Trajectory)

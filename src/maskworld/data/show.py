@@ -1,4 +1,4 @@
-"""One example as a person or as the model sees it, its targets marked: pieces of text with a style each, for a terminal.
+"""One example as a person or as the model sees it: pieces of text of a kind each, targets among them, for a terminal.
 
 Where the terminal has no colours, targets stand between the marks `[[` and `]]`.
 """
@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Int32
 
 from maskworld.data.build.result import INDEX_FILE
 from maskworld.data.rendering import render
@@ -20,6 +23,7 @@ from maskworld.data.tokenizer import CONTROLS, Tokenizer, load_tokenizer
 from maskworld.data.trajectories import read_trajectories
 from maskworld.errors import ConfigError, DataError
 
+_SCHEMA = 160  # characters
 FORMS = ("plain", "document", "corpus", "chat")
 
 
@@ -74,9 +78,10 @@ def is_prepared(path: str | Path) -> bool:
     """Whether a folder holds packed rows of `maskworld data prepare`."""
     path = Path(path) / MANIFEST_FILE
     try:
-        return json.loads(path.read_text(encoding="utf-8")).get("format") == "maskworld.prepared/1"
-    except (OSError, ValueError, AttributeError):
+        made = json.loads(path.read_text(encoding="utf-8"))["format"]
+    except (OSError, ValueError, TypeError, KeyError):
         return False
+    return isinstance(made, str) and made.startswith("maskworld.prepared/")
 
 
 def shown(trajectory: Trajectory, form: str, step: int | None) -> Iterator[Piece]:
@@ -109,7 +114,7 @@ def _plain(trajectory: Trajectory) -> Iterator[Piece]:
     for title, text in (
         ("initial state", trajectory.initial_state),
         ("task", trajectory.task_context),
-        ("tools", "\n".join(trajectory.tool_schemas)),
+        ("tools", "\n".join(_shortened(schema) for schema in trajectory.tool_schemas)),
         ("rules", "\n".join(trajectory.domain_rules)),
         ("directives", "\n".join(trajectory.directives)),
         ("first observation", trajectory.initial_observation),
@@ -131,6 +136,11 @@ def _plain(trajectory: Trajectory) -> Iterator[Piece]:
             yield Piece(f"     ({' '.join(changed)})\n", "note")
 
 
+def _shortened(schema: str) -> str:
+    """As much of a tool's schema as a person wants to see of each."""
+    return schema if len(schema) <= _SCHEMA else f"{schema[:_SCHEMA]} ..."
+
+
 def _indented(text: str, by: str) -> str:
     return "".join(f"{by}{line}\n" for line in text.split("\n"))
 
@@ -146,6 +156,9 @@ class _WholeTexts:
     def encode(self, text: str) -> list[int]:
         self._texts.append(text)
         return [len(self._texts) - 1] if text else []
+
+    def encode_batch(self, texts: Sequence[str]) -> list[Int32[np.ndarray, " n"]]:
+        return [np.asarray(self.encode(text), np.int32) for text in texts]
 
     def piece(self, token: int) -> str:
         return self._texts[token]

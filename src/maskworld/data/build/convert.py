@@ -11,6 +11,7 @@ from typing import Any
 from maskworld.data.build.config import BuildConfig
 from maskworld.data.build.facts import facts_of
 from maskworld.data.curation.directives import with_derived_directives
+from maskworld.data.curation.grounding import grounding
 from maskworld.data.curation.model_families import model_family
 from maskworld.data.curation.outcomes import outcome
 from maskworld.data.reading.records import Damage, Part, Record, damaged, read_records
@@ -173,7 +174,7 @@ def _finished(
         licence=trajectory.licence or source.licence,
         model_family=trajectory.model_family or model_family(trajectory.player),
     )
-    outcomes = [outcome(step) for step in trajectory.steps]
+    outcomes, grounded = [outcome(step) for step in trajectory.steps], grounding(trajectory)
     if config.directives == "derived":
         trajectory = with_derived_directives(trajectory, config.seed, outcomes)
     try:
@@ -181,7 +182,7 @@ def _finished(
     except SchemaError as error:
         yield Rejected(index, source.name, error.field, error.reason, trajectory.id[:_EXCERPT])
         return
-    yield Converted(trajectory, line, facts_of(trajectory, outcomes, observations_cut=cut))
+    yield Converted(trajectory, line, facts_of(trajectory, outcomes, grounded, cut))
 
 
 def _cut(step: Any, longest: int) -> Any:

@@ -7,6 +7,7 @@ single lines out of all units.
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 import os
@@ -49,6 +50,7 @@ def convert_unit(unit: Unit, names: Sequence[str], work: Path, source_name: str,
     Raises:
         StorageError: the disk is full or read-only.
     """
+    gc.set_threshold(100_000)  # decoded records are many small objects and no cycles
     final = unit_folder(work, unit.number)
     draft = final.with_name(f".{final.name}.{os.getpid()}")
     with writing(final):
