@@ -10,7 +10,7 @@ from small_data import sentencepiece_tokenizer, texts, trajectories, trajectory
 from maskworld.data.rendering import render, render_prompt, render_windows
 from maskworld.data.schema import Step, Trajectory
 from maskworld.data.tokenizer_memory import RememberingTokenizer
-from maskworld.data.turns import Remarks
+from maskworld.data.turns import Remarks, lay_out
 from maskworld.errors import DataError
 
 TOKENIZER = RememberingTokenizer(sentencepiece_tokenizer())
@@ -240,11 +240,17 @@ def test_a_prompt_is_exactly_the_beginning_of_the_window_that_teaches_its_step(
     one, block_length, blocks, most_target_blocks
 ):
     row = blocks * block_length
+    layout = lay_out(one, TOKENIZER, block_length, row_length=row)
     for document in render_windows(one, TOKENIZER, block_length, row, most_target_blocks)[0]:
+        # A window whose first target left no room for turn 0 does without; a prompt as long takes it back for others.
+        crowded = document.steps[0].step and len(layout.turns[0]) <= layout.beside // 4
         for span in document.steps:
             if span.is_target:
-                prompt = render_prompt(one, span.step, TOKENIZER, block_length, span.observation_start, row_length=row)
-                np.testing.assert_array_equal(prompt, document.tokens[: span.observation_start])
+                size = span.observation_start
+                prompt = render_prompt(one, span.step, TOKENIZER, block_length, size, row_length=row)
+                same = size - span.start if crowded else size
+                np.testing.assert_array_equal(prompt[-same:], document.tokens[size - same : size])
+                assert len(prompt) <= size and (crowded or len(prompt) == size)
 
 
 def window_of(one: Trajectory, longest: int = 256, **options):
