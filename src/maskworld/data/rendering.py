@@ -192,7 +192,7 @@ class _History:
 def _history(layout: Layout, step: int, room: int | None) -> _History:
     """What stands before turn `step` in at most `room` tokens; a notice alone where they hold nothing."""
     sizes = [len(turn) for turn in layout.turns[:step]]
-    if room is None or sum(sizes) <= room:
+    if not sizes or room is None or sum(sizes) <= room:
         return _History(0, False, 0)
     used = layout.remarks.notice_length
     opening = sizes[0] <= layout.beside // 4 and used + sizes[0] <= room
