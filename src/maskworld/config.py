@@ -17,6 +17,26 @@ CONTEXT_PARTS: tuple[ContextPart, ...] = typing.get_args(ContextPart)
 
 
 @dataclass(frozen=True)
+class AugmentationConfig:
+    """Variants in which the trajectories of the train split are rendered; every copy of a source of weight above 1 is
+    another. Rates are shares of the trajectories, and what is dropped is what guidance can strengthen later."""
+
+    paraphrase_directives: bool = False
+    """Other words for the same directives."""
+    rename_entities: bool = False
+    """Other names for people and ids, the same ones throughout a trajectory."""
+    drop_initial_state: float = 0.0
+    drop_task_context: float = 0.0
+    drop_tool_schemas: float = 0.0
+    drop_domain_rules: float = 0.0
+    drop_directives: float = 0.0
+    """All directives of a trajectory at once."""
+    drop_step_directives: float = 0.0
+    """All directives of a step, drawn for each step."""
+    seed: int = 0
+
+
+@dataclass(frozen=True)
 class DataConfig:
     """What is trained on and how it is cut into rows."""
 
@@ -40,6 +60,7 @@ class DataConfig:
     source_weights: tuple[str, ...] = ()
     """How often trajectories of a source are rendered into the training rows: `webshop=0.5` takes half of them,
     `tau_bench=2` each twice, `bfcl=0` none; sources without a weight have 1."""
+    augmentation: AugmentationConfig = field(default_factory=AugmentationConfig)
     shuffle_seed: int = 0
     """Seed of the global shuffle; the order depends on nothing else."""
     workers: int = 0

@@ -60,6 +60,10 @@ _NOT_NEGATIVE = (
     "evaluation.seed",
 )
 _AT_MOST_ONE = ("diffusion.minimum_mask_rate", "optimizer.final_learning_rate_fraction", "sampler.threshold")
+_RATES = tuple(
+    f"data.augmentation.drop_{part}"
+    for part in ("initial_state", "task_context", "tool_schemas", "domain_rules", "directives", "step_directives")
+)
 _BELOW_ONE = ("optimizer.beta1", "optimizer.beta2")
 _MESH_AXES = ("mesh.data", "mesh.fsdp", "mesh.tensor", "mesh.expert")
 # (field, the field it must be a multiple of)
@@ -80,6 +84,7 @@ def problems(values: Mapping[str, Any]) -> Iterator[str]:
         (_ABOVE_ZERO, lambda value: value > 0, "above 0"),
         (_NOT_NEGATIVE, lambda value: value >= 0, "0 or more"),
         (_AT_MOST_ONE, lambda value: value <= 1, "at most 1"),
+        (_RATES, lambda value: 0 <= value <= 1, "between 0 and 1"),
         (_BELOW_ONE, lambda value: value < 1, "below 1"),
     ):
         for key in keys:

@@ -39,7 +39,7 @@ def test_sources_draw_apart_and_the_choice_ignores_the_order():
     assert shops != banks
     mixed = [*some(200), *some(200, "bank")]
     forward, backward = (
-        sorted(one.id for one in Mixture(weights).rounds(lambda _, order=order: iter(order)))
+        sorted(one.id for _, one in Mixture(weights).rounds(lambda _, order=order: iter(order)))
         for order in (mixed, mixed[::-1])
     )
     assert forward == backward
@@ -53,7 +53,7 @@ def test_copies_come_in_rounds_and_the_counts_tell_of_all():
         rounds.append(number)
         return itertools.chain(some(4), some(2, "bank"), some(1, "other"))
 
-    ids = [one.id for one in mixture.rounds(read)]
+    ids = [one.id for _, one in mixture.rounds(read)]
     shops = [f"shop-{index}" for index in range(4)]
     assert ids == [*shops, "other-0", *shops, *shops]
     assert rounds == [0, 1, 2]
@@ -66,7 +66,7 @@ def test_copies_come_in_rounds_and_the_counts_tell_of_all():
 
 def test_a_source_that_does_not_occur_is_refused_after_the_first_round():
     rounds = Mixture({"bnak": 2}).rounds(lambda _: iter([*some(1), *some(1, "bank")]))
-    assert [next(rounds).id, next(rounds).id] == ["shop-0", "bank-0"]
+    assert [next(rounds)[1].id, next(rounds)[1].id] == ["shop-0", "bank-0"]
     with pytest.raises(ConfigError, match="no trajectory has the source bnak; did you mean bank"):
         next(rounds)
     with pytest.raises(ConfigError, match="source webshop; there are bank, x"):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 
+from maskworld.config import AugmentationConfig
 from maskworld.data.curation.directives import ALTERNATIVES
 from maskworld.data.draws import draws, fraction
 from maskworld.data.renaming import rename_entities as rename_entities
@@ -36,6 +37,17 @@ class DropRates:
             rate = getattr(self, part.name)
             if not 0 <= rate <= 1:
                 raise ValueError(f"{part.name} must be from 0 to 1, is {rate}")
+
+
+def augmented(trajectory: Trajectory, config: AugmentationConfig, copy: int = 0) -> Trajectory:
+    """The variant of a trajectory that a configuration asks for; of several copies each its own."""
+    seed = config.seed + 1_000_003 * copy
+    if config.rename_entities:
+        trajectory = rename_entities(trajectory, seed)
+    if config.paraphrase_directives:
+        trajectory = paraphrase_directives(trajectory, seed)
+    rates = DropRates(**{part.name: getattr(config, f"drop_{part.name}") for part in fields(DropRates)})
+    return trajectory if rates == DropRates() else drop_conditions(trajectory, seed, rates)
 
 
 def paraphrase_directives(trajectory: Trajectory, seed: int) -> Trajectory:

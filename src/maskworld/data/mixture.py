@@ -36,9 +36,9 @@ class Mixture:
     rendered: Counter[str] = field(default_factory=Counter)
     """Times that trajectories of each source are handed out."""
 
-    def rounds(self, read: Callable[[int], Iterator[Trajectory]]) -> Iterator[Trajectory]:
-        """Every trajectory once, then again those with a second copy, and so on: so that copies lie far apart and
-        hardly ever in one row.
+    def rounds(self, read: Callable[[int], Iterator[Trajectory]]) -> Iterator[tuple[int, Trajectory]]:
+        """(0, trajectory) for every one, then (1, trajectory) for those with a second copy, and so on: so that copies
+        lie far apart and hardly ever in one row.
 
         Args:
             read: all trajectories in order; called once for each round, with its number.
@@ -55,7 +55,7 @@ class Mixture:
                     self.rendered[source_of(trajectory)] += count
                     most = max(most, count)
                 if count > number:
-                    yield trajectory
+                    yield number, trajectory
             if not number:
                 self._check()
             number += 1

@@ -16,12 +16,13 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from maskworld.config import DataConfig, DiffusionConfig
+from maskworld.config import AugmentationConfig, DataConfig, DiffusionConfig
 from maskworld.config_rules import weights_of_sources
+from maskworld.data.augmentation import augmented
 from maskworld.data.documents import CUTS, Losses, make_documents
 from maskworld.data.mixture import Mixture, copies
 from maskworld.data.packing import choose_target_blocks, pack_documents, size_of
@@ -39,13 +40,6 @@ FORMAT = "maskworld.prepared/2"
 REJECTED_FILE = "rejected.jsonl"
 SPLITS = ("train", "validation")
 _SAMPLE = 1000  # trajectories that K is chosen on
-
-Transform = Callable[[Trajectory], Trajectory]
-
-
-def unchanged(trajectory: Trajectory) -> Trajectory:
-    """The trajectory itself."""
-    return trajectory
 
 
 @dataclass(frozen=True)
@@ -104,14 +98,10 @@ def prepare(
     out: str | Path,
     say: Callable[[str], None] = print,
     replace: bool = True,
-    transform: Transform = unchanged,
 ) -> Prepared:
     """Make `out` from the trajectories, or take it as it is when it was made from the same files and settings.
 
     What was made from others is made anew if `replace`, and refused if not: checkpoints may depend on it.
-
-    Every trajectory of the train split passes through `transform` before it is rendered: a pure function (the same
-    input gives the same bytes), a module's or one whose repr says what it does, which is recorded with the settings.
 
     The result appears under its name only when it is complete; a kill leaves the old one or none. Processes that ask
     for the same folder at the same time wait for the first of them. The same input gives the same bytes.
@@ -123,14 +113,14 @@ def prepare(
         StorageError: `out` cannot be written or holds something else.
     """
     out = Path(out)
-    inputs, settings = _inputs(data), _settings(data, diffusion, transform)
+    inputs, settings = _inputs(data), _settings(data, diffusion)
     found = _reusable(out, inputs, settings, say, replace)
     if found is None:
         with writing(out), _one_at_a_time(out):
             found = _reusable(out, inputs, settings, lambda _: None, replace)  # another process may have been quicker
             if found is None:
                 origin = {"inputs": inputs, "settings": settings}
-                manifest = _replace(out, lambda draft: _build(data, diffusion, draft, origin, say, transform))
+                manifest = _replace(out, lambda draft: _build(data, diffusion, draft, origin, say))
                 return _opened(out, manifest, reused=False)
     say(f"data: {out} was already prepared from the same files and settings; taking it")
     return found
@@ -173,7 +163,7 @@ def _inputs(data: DataConfig) -> dict[str, list[dict[str, str]]]:
     return {kind: [{"file": path.name, "sha256": sha256(path)} for path in paths] for kind, paths in files.items()}
 
 
-def _settings(data: DataConfig, diffusion: DiffusionConfig, transform: Transform) -> dict[str, Any]:
+def _settings(data: DataConfig, diffusion: DiffusionConfig) -> dict[str, Any]:
     settings = {
         "row_length": data.row_length,
         "target_blocks": data.target_blocks,
@@ -181,9 +171,8 @@ def _settings(data: DataConfig, diffusion: DiffusionConfig, transform: Transform
         "context": list(data.context),
         "source_weights": weights_of_sources(data.source_weights),
     }
-    if transform is not unchanged:
-        name = getattr(transform, "__qualname__", None)
-        settings["transform"] = f"{transform.__module__}.{name}" if name else repr(transform)
+    if data.augmentation != AugmentationConfig():
+        settings["augmentation"] = asdict(data.augmentation)
     if not data.tokenizer:
         settings |= {"vocabulary_size": data.vocabulary_size, "phrases": data.phrases}
     if not data.target_blocks:
@@ -244,7 +233,6 @@ def _build(
     folder: Path,
     origin: dict[str, Any],
     say: Callable[[str], None],
-    transform: Transform,
 ) -> dict[str, Any]:
     files = {split: split_files(data.trajectories, split) for split in SPLITS}
     weights = weights_of_sources(data.source_weights)
@@ -252,7 +240,7 @@ def _build(
         tokenizer = load_tokenizer(data.tokenizer)
     else:
         say(f"data: training a tokenizer of up to {data.vocabulary_size} pieces on the train split")
-        trajectories = _good(files["train"], weights, transform)
+        trajectories = _good(files["train"], weights, data.augmentation)
         texts = (text for trajectory in trajectories for text in rendered_texts(trajectory, data.context))
         tokenizer = SentencePieceTokenizer.train(texts, data.vocabulary_size, data.phrases)
     tokenizer.save(folder / "tokenizer")
@@ -260,7 +248,7 @@ def _build(
     (folder / REJECTED_FILE).touch()
     length, target_blocks = diffusion.block_length, data.target_blocks
     if not target_blocks:
-        sample = itertools.islice(_good(files["train"], weights, transform), _SAMPLE)
+        sample = itertools.islice(_good(files["train"], weights, data.augmentation), _SAMPLE)
         documents = make_documents(sample, tokenizer, length, data.row_length, None, data.context)
         sizes = [size_of(document) for document in documents]
         target_blocks = choose_target_blocks(sizes, data.row_length // length, diffusion.noisy_copies)
@@ -274,7 +262,7 @@ def _build(
     splits = {}
     for split, paths in files.items():
         if paths:
-            mixed = (Mixture(weights), transform) if split == "train" else (Mixture({}), unchanged)
+            mixed = (Mixture(weights), data.augmentation) if split == "train" else (Mixture({}), AugmentationConfig())
             details = common | {"sources": origin["inputs"][split]}
             splits[split] = _build_split(paths, tokenizer, shape, folder, split, details, *mixed)
     manifest = {
@@ -299,7 +287,7 @@ def _build_split(
     split: str,
     details: dict[str, Any],
     mixture: Mixture,
-    transform: Transform,
+    augmentation: AugmentationConfig,
 ) -> dict[str, Any]:
     report, losses = ReadReport(), Losses(folder / REJECTED_FILE, split)
     writer = RowWriter(folder / split, shape)
@@ -307,7 +295,7 @@ def _build_split(
     def read(number: int) -> Iterator[Trajectory]:
         return read_trajectories(paths, losses.file if not number else Path(os.devnull), None if number else report)
 
-    trajectories = map(transform, mixture.rounds(read))
+    trajectories = (augmented(trajectory, augmentation, copy) for copy, trajectory in mixture.rounds(read))
     documents = make_documents(
         trajectories, tokenizer, shape.block_length, shape.row_length, shape.target_blocks, details["context"], losses
     )
@@ -328,8 +316,8 @@ def _build_split(
     return facts | {"counts": manifest["counts"], "efficiency": manifest["efficiency"]}
 
 
-def _good(paths: list[Path], weights: Mapping[str, float], transform: Transform) -> Iterator[Trajectory]:
+def _good(paths: list[Path], weights: Mapping[str, float], augmentation: AugmentationConfig) -> Iterator[Trajectory]:
     """Each trajectory that is rendered, once; bad rows are set aside when the rows are packed, once."""
     for trajectory in read_trajectories(paths, Path(os.devnull)):
         if copies(trajectory, weights):
-            yield transform(trajectory)
+            yield augmented(trajectory, augmentation)
