@@ -152,8 +152,8 @@ def _fixed(content: bytearray, width: int) -> Any:
 
 
 def _text_of(trajectory: Trajectory) -> bytes:
-    """What nearly equal trajectories have in common: state and steps, not the task and not the rules."""
-    texts = [trajectory.initial_state, trajectory.initial_observation]
+    """What nearly equal trajectories have in common: the steps. Databases and rules are shared by many that differ."""
+    texts = []
     for step in trajectory.steps:
         texts += [step.action, step.observation]
     return "\n".join(texts).encode("utf-8")
