@@ -89,6 +89,11 @@ def test_fields_of_several_values_are_joined_by_commas_and_survive_json(tmp_path
     config = configure.override(Experiment(), ["--data.context", "initial_state,task_context"])
     assert config.data.context == ("initial_state", "task_context")
     assert configure.override(Experiment(), ["--data.context="]).data.context == ()
+    for words in (
+        ["--data.source_weights", "webshop=0.5,tau_bench=2"],
+        ["--data.source_weights=webshop=0.5,tau_bench=2"],
+    ):
+        assert configure.override(Experiment(), words).data.source_weights == ("webshop=0.5", "tau_bench=2")
     configure.save_config(tmp_path / "config.json", config)
     assert configure.load_config(tmp_path / "config.json") == config
     with pytest.raises(ConfigError, match="--data.context: 'initial_state,wether' is not values joined by commas"):
@@ -125,6 +130,7 @@ def test_a_config_that_cannot_be_written_is_a_storage_error_naming_the_path(tmp_
     ("config", "words"),
     [
         (Experiment(data=DataConfig(row_length=100)), ["data.row_length", "diffusion.block_length (8)"]),
+        (Experiment(data=DataConfig(source_weights=("webshop",))), ["data.source_weights", "'webshop'"]),
         (Experiment(data=DataConfig(target_blocks=65)), ["data.target_blocks is 65", "64 blocks"]),
         (Experiment(model=ModelConfig(heads=5)), ["model.heads is 5", "model.kv_heads (2)"]),
         (Experiment(model=ModelConfig(head_size=7)), ["model.head_size is 7"]),

@@ -15,7 +15,7 @@ from maskworld.cli_data import add_data_commands
 from maskworld.cli_parser import OVERRIDES, Parser, command, overrides, refuse, with_joined_values
 from maskworld.errors import ConfigError, StorageError, UserError
 
-BENCHMARKS = {"train": "maskworld.benchmarks.train"}
+BENCHMARKS = {"data": "maskworld.benchmarks.data", "train": "maskworld.benchmarks.train"}
 
 _EXAMPLES = """
 examples:

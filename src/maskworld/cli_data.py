@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -52,9 +51,38 @@ def add_data_commands(commands) -> None:
     prepare.add_argument("experiment", metavar="EXPERIMENT", help="FILE.py, or FILE.py:NAME")
     prepare.add_argument("--out", metavar="DIR", required=True, help="folder to write")
 
-    show = command(commands, "show", _data_show, "Print a trajectory as a person reads it.")
-    show.add_argument("file", metavar="FILE", help=".jsonl or .jsonl.gz of trajectories")
-    show.add_argument("--index", type=int, default=0, help="which one, from 0 (default)")
+    stats = command(
+        commands,
+        "stats",
+        _data_stats,
+        "Count what is in a build, or in any folder of trajectories: splits, sources, lengths, outcomes, duplicates, "
+        "rejected rows by reason. Prints tables and writes a page with pictures",
+    )
+    stats.add_argument("folder", metavar="DIR", help="folder of a build, or with files of trajectories")
+    stats.add_argument("--out", metavar="FILE", help="the page; default DIR/stats.html")
+
+    show = command(
+        commands,
+        "show",
+        _data_show,
+        "Print one example with its targets marked: a trajectory, or a packed row of a prepared folder",
+    )
+    show.add_argument(
+        "path",
+        metavar="PATH",
+        help="a build, a prepared folder, a folder or a file of trajectories (.jsonl, .gz, .zst)",
+    )
+    show.add_argument("index", metavar="INDEX", nargs="?", type=int, help="which one, from 0 (default)")
+    show.add_argument("--index", dest="index_option", type=int, help="the same as an option")
+    show.add_argument("--split", default="train", help="of a folder: train (default), validation, test, ood_test")
+    show.add_argument(
+        "--form",
+        default="plain",
+        choices=("plain", "document", "corpus", "chat"),
+        help="plain: for people; document: what training reads; corpus: the three messages of one step as in the "
+        "released corpus; chat: those in the Qwen3 chat template",
+    )
+    show.add_argument("--step", type=int, help="of corpus and chat: which step, from 0; default the last")
 
 
 def _data_record(options: argparse.Namespace, unknown: Sequence[str]) -> None:
@@ -88,40 +116,39 @@ def _data_prepare(options: argparse.Namespace, unknown: Sequence[str]) -> None:
     print(prepared.summary())
 
 
+def _data_stats(options: argparse.Namespace, unknown: Sequence[str]) -> None:
+    from rich.console import Console
+
+    from maskworld.data.statistics import statistics
+    from maskworld.data.statistics_page import PAGE_FILE, render_page, tables
+    from maskworld.storage import write_text
+
+    refuse(unknown, ("--out",))
+    found = statistics(options.folder)
+    console = Console()
+    console = Console(width=max(console.width, 110))  # the tables' own width: wrapped cells cannot be read
+    rejected = sum(found.rejected.values())
+    console.print(f"{found.rows_in:,} rows in, {found.trajectories:,} trajectories out, {rejected:,} rejected\n")
+    for table in tables(found):
+        console.print(table)
+        console.print()
+    page = Path(options.out) if options.out else Path(options.folder) / PAGE_FILE
+    write_text(page, render_page(found))
+    print(f"page: {page}")
+
+
 def _data_show(options: argparse.Namespace, unknown: Sequence[str]) -> None:
-    from itertools import islice
+    from maskworld.data.show import find_trajectory, is_prepared, print_pieces, shown, shown_row
 
-    from maskworld.data.trajectories import read_trajectories
-    from maskworld.errors import DataError
-
-    refuse(unknown, ("--index",))
-    if options.index < 0:
-        raise ConfigError(f"--index: {options.index} is below 0")
-    trajectory = next(islice(read_trajectories(Path(options.file)), options.index, None), None)
-    if trajectory is None:
-        raise DataError(f"{options.file} holds no trajectory {options.index} (they count from 0)")
-    print("\n".join(_shown(trajectory)))
-
-
-def _shown(trajectory) -> list[str]:
-    lines = [f"{trajectory.id}  ({trajectory.environment}, {trajectory.group}, played by {trajectory.player or '?'})"]
-    for title, text in (
-        ("initial state", trajectory.initial_state),
-        ("task", trajectory.task_context),
-        ("commands", "\n".join(trajectory.tool_schemas)),
-        ("rules", "\n".join(trajectory.domain_rules)),
-        ("directives", "\n".join(trajectory.directives)),
-        ("first observation", trajectory.initial_observation),
-    ):
-        if text:
-            lines += ["", f"{title}:", textwrap.indent(text, "  ")]
-    for number, step in enumerate(trajectory.steps, start=1):
-        end = ", done" if step.done else ""
-        reward = f"  [reward {step.reward:g}{end}]" if step.reward or step.done else ""
-        changed = [f"+{fact}" for fact in step.facts_added] + [f"-{fact}" for fact in step.facts_deleted]
-        lines += ["", f"{number}. > {step.action}{reward}", textwrap.indent(step.observation, "     ")]
-        lines += [f"     ({' '.join(changed)})"] if changed else []
-    return lines
+    refuse(unknown, ("--index", "--split", "--form", "--step"))
+    index = next((one for one in (options.index, options.index_option) if one is not None), 0)
+    if index < 0:
+        raise ConfigError(f"--index: {index} is below 0")
+    if is_prepared(options.path):
+        print_pieces(shown_row(options.path, index, options.split))
+    else:
+        trajectory = find_trajectory(options.path, index, options.split)
+        print_pieces(shown(trajectory, options.form, options.step))
 
 
 def _record_type() -> type:

@@ -17,11 +17,31 @@ CONTEXT_PARTS: tuple[ContextPart, ...] = typing.get_args(ContextPart)
 
 
 @dataclass(frozen=True)
+class AugmentationConfig:
+    """Variants in which the trajectories of the train split are rendered; every copy of a source of weight above 1 is
+    another. Rates are shares of the trajectories, and what is dropped is what guidance can strengthen later."""
+
+    paraphrase_directives: bool = False
+    """Other words for the same directives."""
+    rename_entities: bool = False
+    """Other names for people and ids, the same ones throughout a trajectory."""
+    drop_initial_state: float = 0.0
+    drop_task_context: float = 0.0
+    drop_tool_schemas: float = 0.0
+    drop_domain_rules: float = 0.0
+    drop_directives: float = 0.0
+    """All directives of a trajectory at once."""
+    drop_step_directives: float = 0.0
+    """All directives of a step, drawn for each step."""
+    seed: int = 0
+
+
+@dataclass(frozen=True)
 class DataConfig:
     """What is trained on and how it is cut into rows."""
 
     trajectories: str = "tests/data/alfworld_rooms"
-    """Folder with `train*.jsonl[.gz]`, `validation*.jsonl[.gz]` and `test*.jsonl[.gz]` of trajectories."""
+    """Folder with `train*.jsonl`, `validation*.jsonl` and `test*.jsonl` of trajectories, also as `.gz` or `.zst`."""
     tokenizer: str = ""
     """An existing `tokenizer.model` or `tokenizer.json`; empty trains a sentencepiece model on the train split."""
     vocabulary_size: int = 1024
@@ -35,7 +55,12 @@ class DataConfig:
     """K, most target blocks in a row; 0 chooses the K with which training computes the fewest positions (a row costs
     L clean and noisy_copies * K * S noisy ones), from a sample of the train split. Every row gets this K."""
     context: tuple[ContextPart, ...] = CONTEXT_PARTS
-    """Parts of the state rendered in front of the steps, in order; a constant part costs tokens and says little."""
+    """Parts of the state rendered in front of the steps, in order; a constant part costs tokens and says little.
+    Without `directives` those of single steps are left out too."""
+    source_weights: tuple[str, ...] = ()
+    """How often trajectories of a source are rendered into the training rows: `webshop=0.5` takes half of them,
+    `tau_bench=2` each twice, `bfcl=0` none; sources without a weight have 1."""
+    augmentation: AugmentationConfig = field(default_factory=AugmentationConfig)
     shuffle_seed: int = 0
     """Seed of the global shuffle; the order depends on nothing else."""
     workers: int = 0

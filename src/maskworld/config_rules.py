@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+
+from maskworld.errors import ConfigError
 
 _ABOVE_ZERO = (
     "data.vocabulary_size",
@@ -58,6 +60,10 @@ _NOT_NEGATIVE = (
     "evaluation.seed",
 )
 _AT_MOST_ONE = ("diffusion.minimum_mask_rate", "optimizer.final_learning_rate_fraction", "sampler.threshold")
+_RATES = tuple(
+    f"data.augmentation.drop_{part}"
+    for part in ("initial_state", "task_context", "tool_schemas", "domain_rules", "directives", "step_directives")
+)
 _BELOW_ONE = ("optimizer.beta1", "optimizer.beta2")
 _MESH_AXES = ("mesh.data", "mesh.fsdp", "mesh.tensor", "mesh.expert")
 # (field, the field it must be a multiple of)
@@ -66,6 +72,7 @@ _MULTIPLES = (
     ("model.heads", "model.kv_heads"),
     ("training.batch_size", "training.gradient_accumulation"),
 )
+_HIGHEST_WEIGHT = 100
 
 
 def problems(values: Mapping[str, Any]) -> Iterator[str]:
@@ -77,6 +84,7 @@ def problems(values: Mapping[str, Any]) -> Iterator[str]:
         (_ABOVE_ZERO, lambda value: value > 0, "above 0"),
         (_NOT_NEGATIVE, lambda value: value >= 0, "0 or more"),
         (_AT_MOST_ONE, lambda value: value <= 1, "at most 1"),
+        (_RATES, lambda value: 0 <= value <= 1, "between 0 and 1"),
         (_BELOW_ONE, lambda value: value < 1, "below 1"),
     ):
         for key in keys:
@@ -89,9 +97,38 @@ def problems(values: Mapping[str, Any]) -> Iterator[str]:
         blocks = values["data.row_length"] // values["diffusion.block_length"]
         if values["data.target_blocks"] > blocks:
             yield f"data.target_blocks is {values['data.target_blocks']}; a row has only {blocks} blocks"
+    try:
+        weights_of_sources(values["data.source_weights"])
+    except ConfigError as error:
+        yield str(error)
     if values["model.head_size"] % 2:
         yield f"model.head_size is {values['model.head_size']}; rotary positions need it even"
     yield from _mesh_problems(values)
+
+
+def weights_of_sources(entries: Sequence[str]) -> dict[str, float]:
+    """The weight of each source that `data.source_weights` names, from entries like "webshop=0.5".
+
+    Raises:
+        ConfigError: an entry that is no `source=weight`, a weight that is no number from 0 to 100, a source named
+            twice.
+    """
+    weights: dict[str, float] = {}
+    for entry in entries:
+        name, _, number = (part.strip() for part in entry.partition("="))
+        try:
+            weight = float(number)
+        except ValueError:
+            weight = math.nan
+        if not name or not 0 <= weight <= _HIGHEST_WEIGHT:
+            raise ConfigError(
+                f"data.source_weights: {entry!r} is no weight of a source; write webshop=0.5, with a number from 0 to "
+                f"{_HIGHEST_WEIGHT}"
+            )
+        if name in weights:
+            raise ConfigError(f"data.source_weights: names {name} twice")
+        weights[name] = weight
+    return weights
 
 
 def _mesh_problems(values: Mapping[str, Any]) -> Iterator[str]:

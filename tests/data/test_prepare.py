@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 from small_data import hugging_face_json, rooms, sentencepiece_tokenizer, trajectory
 
-from maskworld.config import DataConfig, DiffusionConfig
+from maskworld.config import AugmentationConfig, DataConfig, DiffusionConfig
+from maskworld.data.augmentation import augmented
 from maskworld.data.pipeline import batches, validation_batches
 from maskworld.data.prepare import prepare, split_files
 from maskworld.data.rendering import render
 from maskworld.data.rows import RowReader
-from maskworld.data.schema import trajectory_to_json
+from maskworld.data.schema import Step, trajectory_to_json
 from maskworld.data.tokenizer import load_tokenizer
 from maskworld.data.trajectories import write_trajectories
 from maskworld.errors import ConfigError, DataError, StorageError
@@ -145,7 +146,7 @@ def test_a_failure_leaves_the_old_result_and_no_draft(data, tmp_path, monkeypatc
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from maskworld.config import DataConfig, DiffusionConfig
+from maskworld.config import AugmentationConfig, DataConfig, DiffusionConfig
 from maskworld.data import prepare as module
 module._build_split = lambda *arguments: os.kill(os.getpid(), signal.SIGKILL)
 data = DataConfig(trajectories=sys.argv[1], vocabulary_size=400, row_length=128)
@@ -165,7 +166,7 @@ def test_a_kill_in_the_middle_leaves_nothing_that_looks_complete(data, tmp_path)
 
 PREPARING = """
 import sys
-from maskworld.config import DataConfig, DiffusionConfig
+from maskworld.config import AugmentationConfig, DataConfig, DiffusionConfig
 from maskworld.data.prepare import prepare
 data = DataConfig(trajectories=sys.argv[1], vocabulary_size=400, row_length=128)
 print("reused", prepare(data, DiffusionConfig(), sys.argv[2]).reused)
@@ -180,25 +181,164 @@ def test_processes_that_prepare_the_same_folder_at_once_share_one_result(data, t
     assert said == ["reused False", "reused True", "reused True"]
 
 
-def test_whatever_cannot_be_used_is_counted_and_written_down(data, tmp_path):
-    good = [*rooms(3), trajectory(["a", "mug " * 300, "b"], id="long-step")]
-    good.append(trajectory(["a", "b"], id="long-context", initial_state="mug " * 300))
-    lines = [trajectory_to_json(one) for one in good] + ['{"schema": "maskworld.trajectory/1"}', "{"]
+def test_whatever_breaks_the_schema_is_counted_and_written_down(data, tmp_path):
+    lines = [trajectory_to_json(one) for one in rooms(3)] + ['{"schema": "maskworld.trajectory/1"}', "{"]
     (Path(data.trajectories) / "train-bad.jsonl").write_text("\n".join(lines))
     prepared, _ = run(data, tmp_path / "out")
     facts = prepared.manifest["splits"]["train"]
-    assert facts["rejected"]["context_too_long"] == 2 and facts["rejected"]["step_too_long"] == 1
-    assert sum(facts["rejected"].values()) == 5
-    assert facts["trajectories"] == 40
+    assert sum(facts["rejected"].values()) == 2 and facts["trajectories"] == 38
+    assert [json.loads(line)["line"] for line in prepared.rejected.read_text().splitlines()] == [4, 5]
+
+
+def test_what_a_row_cannot_hold_is_cut_and_counted_and_no_step_is_lost(data, tmp_path):
+    long = [
+        trajectory(["a", "mug " * 300, "b"], id="long-step"),
+        trajectory(["a", "b"], id="long-context", initial_state="mug " * 300),
+        replace(trajectory(["a"], id="long-action"), steps=(Step("go " * 300, "a"), Step("go", "cup " * 300))),
+    ]
+    write_trajectories(Path(data.trajectories) / "train-long.jsonl", long)
+    prepared, _ = run(data, tmp_path / "out")
+    facts = prepared.manifest["splits"]["train"]
+    assert facts["cut"] == {"context": 1, "action": 1, "observation": 2, "targets": 0}
+    assert facts["rejected"] == {}
+    assert facts["counts"]["steps"] == sum(len(one.steps) for one in [*rooms(30), *rooms(5), *long])
+    assert prepared.manifest["splits"]["validation"]["cut"] == dict.fromkeys(facts["cut"], 0)
+    assert RowReader(prepared.train_rows).manifest["cut"] == facts["cut"]
+    summary = prepared.summary()
+    assert "1 contexts cut in the middle" in summary and "2 observations cut at their end" in summary
+    few, _ = run(replace(data, target_blocks=2), tmp_path / "few")
+    facts = few.manifest["splits"]["train"]
+    assert facts["cut"]["targets"] >= 2 and facts["counts"]["target_blocks"] <= 2 * facts["counts"]["rows"]
+    assert "observations taught without their end" in few.summary()
+
+
+def test_a_step_without_room_in_a_row_of_few_blocks_is_counted_and_written_down(data, tmp_path):
+    write_trajectories(Path(data.trajectories) / "train-long.jsonl", [trajectory(["a", "mug " * 300], id="long")])
+    prepared, _ = run(replace(data, row_length=32), tmp_path / "out")
+    facts = prepared.manifest["splits"]["train"]
     written = [json.loads(line) for line in prepared.rejected.read_text().splitlines()]
-    assert {(line.get("trajectory"), line.get("step")) for line in written if "split" in line} == {
-        ("long-step", 1),
-        ("long-context", 0),
-        ("long-context", 1),
+    train = [line for line in written if line["split"] == "train"]
+    assert {line["reason"] for line in train} == {"row_too_short"}
+    assert ("long", 1) in {(line["trajectory"], line["step"]) for line in train}
+    assert facts["rejected"] == {"row_too_short": len(train)}
+    steps = sum(len(one.steps) for one in [*rooms(30), *rooms(5)]) + 2
+    assert facts["counts"]["steps"] == steps - len(train)
+
+
+def tokens_of(prepared) -> list[str]:
+    """The texts of all documents of the training rows, sorted."""
+    found = []
+    reader = RowReader(prepared.train_rows)
+    for row in reader.read(range(len(reader))):
+        for id in range(1, row["document_ids"].max() + 1):
+            found.append(prepared.tokenizer.decode(row["tokens"][row["document_ids"] == id].tolist()))
+    return sorted(found)
+
+
+def weighted(data: DataConfig) -> DataConfig:
+    """Adds trajectories of sources `shop` and `bank` to those of the environment `test`."""
+    more = [
+        trajectory([f"You see {source} {index}"], id=f"{source}-{index}", **fields)
+        for source, fields in (("shop", {"source": "shop"}), ("bank", {"environment": "bank/retail"}))
+        for index in range(40)
+    ]
+    write_trajectories(Path(data.trajectories) / "train-weighted.jsonl", more)
+    return replace(data, source_weights=("shop=0.5", "bank=2", "test=0"))
+
+
+def test_sources_are_rendered_as_often_as_their_weights_say(data, tmp_path):
+    prepared, _ = run(weighted(data), tmp_path / "out")
+    facts = prepared.manifest["splits"]["train"]
+    shops = facts["by_source"]["shop"]["rendered"]
+    assert 8 < shops < 32
+    assert facts["by_source"] == {
+        "bank": {"trajectories": 40, "rendered": 80},
+        "shop": {"trajectories": 40, "rendered": shops},
+        "test": {"trajectories": 35, "rendered": 0},
     }
-    assert [line["line"] for line in written if "line" in line] == [6, 7]
-    steps = sum(len(one.steps) for one in [*rooms(30), *rooms(5), *good])
-    assert facts["counts"]["steps"] == steps - 3
+    assert facts["trajectories"] == 115 and facts["counts"]["documents"] == 80 + shops
+    found = tokens_of(prepared)
+    assert sum("You see bank" in text for text in found) == 80
+    assert len({text for text in found if "You see bank" in text}) == 40
+    assert len({text for text in found if "You see shop" in text}) == shops
+    validation = prepared.manifest["splits"]["validation"]
+    assert validation["by_source"] == {"test": {"trajectories": 4, "rendered": 4}}
+    assert "test: 35 trajectories, rendered 0 times" in prepared.summary()
+
+
+def test_weights_are_part_of_the_settings_but_not_how_they_are_written(data, tmp_path):
+    config = weighted(data)
+    first, _ = run(config, tmp_path / "out")
+    again, _ = run(replace(config, source_weights=("test=0.0", "bank=2", "shop=.5")), tmp_path / "out")
+    assert again.reused
+    other, said = run(replace(config, source_weights=("shop=0.5",)), tmp_path / "out")
+    assert not other.reused and "other settings (source_weights)" in said
+
+
+def test_a_weight_for_a_source_of_which_there_is_no_trajectory_is_refused_by_name(data, tmp_path):
+    config = replace(weighted(data), source_weights=("shpo=2",))
+    with pytest.raises(
+        ConfigError, match=r"data\.source_weights: no trajectory has the source shpo; did you mean shop"
+    ):
+        run(config, tmp_path / "out")
+    with pytest.raises(ConfigError, match="'shop' is no weight of a source"):
+        run(replace(config, source_weights=("shop",)), tmp_path / "out")
+    with pytest.raises(DataError, match="not one step can be trained on"):
+        run(
+            replace(config, source_weights=("shop=0", "bank=0", "test=0"), tokenizer=given_tokenizer(tmp_path)),
+            tmp_path / "out",
+        )
+    assert not (tmp_path / "out").exists()
+
+
+def given_tokenizer(folder: Path) -> str:
+    sentencepiece_tokenizer().save(folder / "given")
+    return str(folder / "given" / "tokenizer.model")
+
+
+def test_variants_are_of_the_train_split_only_and_part_of_the_settings(data, tmp_path):
+    out = tmp_path / "out"
+    varied = replace(data, augmentation=AugmentationConfig(drop_initial_state=1.0))
+    prepared = prepare(varied, DIFFUSION, out)
+    assert not any("On the cabinet" in text.partition("look")[0] for text in tokens_of(prepared))
+    (read,) = validation_batches(prepared.validation_rows, 8)
+    assert "cabinet 12" in prepared.tokenizer.decode(read["tokens"][0].tolist())
+    assert prepare(varied, DIFFUSION, out).reused
+    assert not prepare(data, DIFFUSION, out).reused
+
+
+def test_every_copy_of_a_trajectory_is_a_variant_of_its_own(data, tmp_path):
+    source = Path(data.trajectories)
+    told = [replace(one, directives=("Be brief.",), id=f"t{number}") for number, one in enumerate(rooms(20))]
+    write_trajectories(source / "train.jsonl.gz", told)
+    (source / "train-more.jsonl").unlink()
+    drop = AugmentationConfig(drop_directives=0.5)
+    config = replace(data, source_weights=("test=3",), augmentation=drop, tokenizer=given_tokenizer(tmp_path))
+    prepared, _ = run(config, tmp_path / "out")
+    kept = [[bool(augmented(one, drop, copy).directives) for copy in range(3)] for one in told]
+    assert sum("Be brief." in text for text in tokens_of(prepared)) == sum(map(sum, kept))
+    assert any(len(set(copies)) == 2 for copies in kept)
+
+
+def test_directives_of_single_steps_are_rendered_where_the_context_has_directives(data, tmp_path):
+    one = trajectory(["You see mug 1"] * 2)
+    one = replace(one, steps=(one.steps[0], replace(one.steps[1], directives=("the outcome is an error",))))
+    write_trajectories(Path(data.trajectories) / "train-more.jsonl", [one])
+    told, _ = run(data, tmp_path / "told")
+    silent, _ = run(replace(data, context=("initial_state",)), tmp_path / "silent")
+    assert sum("look 1the outcome is an errorYou see" in text for text in tokens_of(told)) == 1
+    assert not any("outcome" in text for text in tokens_of(silent))
+
+
+def test_what_another_version_prepared_is_made_anew_unless_checkpoints_depend_on_it(data, tmp_path):
+    out = tmp_path / "out"
+    run(data, out)
+    path = out / "manifest.json"
+    path.write_text(path.read_text().replace("maskworld.prepared/2", "maskworld.prepared/1"))
+    with pytest.raises(ConfigError, match="prepared by another version .maskworld.prepared/1"):
+        prepare(data, DIFFUSION, out, replace=False)
+    prepared, said = run(data, out)
+    assert not prepared.reused and "another version" in said
 
 
 def test_nothing_to_train_on_is_refused_with_the_reasons(data, tmp_path):
@@ -209,8 +349,8 @@ def test_nothing_to_train_on_is_refused_with_the_reasons(data, tmp_path):
     with pytest.raises(DataError, match="holds no train"):
         run(replace(data, trajectories=str(source)), tmp_path / "out")
     write_trajectories(source / "train.jsonl", [trajectory(["mug " * 300])])
-    with pytest.raises(DataError, match="not one step can be trained on .1x step_too_long"):
-        run(replace(data, trajectories=str(source)), tmp_path / "out")
+    with pytest.raises(DataError, match="not one step can be trained on .1x row_too_short"):
+        run(replace(data, trajectories=str(source), row_length=16), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -252,5 +392,8 @@ def test_k_is_chosen_from_the_data_or_taken_as_given(data, tmp_path):
 
 
 def test_files_of_a_split_are_found_by_name_in_a_fixed_order(data, tmp_path):
-    assert [path.name for path in split_files(data.trajectories, "train")] == ["train-more.jsonl", "train.jsonl.gz"]
+    write_trajectories(Path(data.trajectories) / "train-zipped.jsonl.zst", rooms(3))
+    names = [path.name for path in split_files(data.trajectories, "train")]
+    assert names == ["train-more.jsonl", "train-zipped.jsonl.zst", "train.jsonl.gz"]
+    assert run(data, data.trajectories + "-out")[0].manifest["splits"]["train"]["trajectories"] == 38
     assert [path.name for path in split_files(data.trajectories, "test")] == ["test.jsonl"]

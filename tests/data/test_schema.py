@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -103,6 +105,9 @@ def test_a_line_carries_the_schema_and_leaves_defaults_out():
 
 
 BAD_ROWS = {
+    "history without a step after it": (row(history_steps=len(make().steps)), "history_steps", "must leave a step"),
+    "negative history": (row(history_steps=-1), "history_steps", "cannot be negative"),
+    "history that is no number": (row(history_steps=True), "history_steps", "must be a whole number"),
     "missing schema": (without("schema"), "schema", "is missing"),
     "other schema": (row(schema="maskworld.trajectory/9"), "schema", "maskworld.trajectory/1"),
     "missing member": (without("task_context"), "task_context", "is missing"),
@@ -170,7 +175,7 @@ def test_what_could_not_be_read_back_is_not_written(bad: Trajectory, tmp_path: P
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz"])
+@pytest.mark.parametrize("suffix", [".jsonl", ".jsonl.gz", ".jsonl.zst"])
 def test_files_give_back_what_was_written(suffix: str, tmp_path: Path):
     rows = [make("a"), make("b", task_context="Zeile\nzwei \u2028 \U0001f600")]
     path = tmp_path / f"rows{suffix}"
@@ -180,10 +185,13 @@ def test_files_give_back_what_was_written(suffix: str, tmp_path: Path):
     assert (report.rows, report.rejected) == (2, 0)
 
 
-def test_equal_rows_give_equal_gzip_files(tmp_path: Path):
-    for name in ("one.jsonl.gz", "two.jsonl.gz"):
-        write_trajectories(tmp_path / name, [make("a"), make("b")])
-    assert (tmp_path / "one.jsonl.gz").read_bytes() == (tmp_path / "two.jsonl.gz").read_bytes()
+@pytest.mark.parametrize("suffix", [".jsonl.gz", ".jsonl.zst"])
+def test_equal_rows_give_equal_compressed_files(suffix: str, tmp_path: Path):
+    for name in ("one", "two"):
+        write_trajectories(tmp_path / f"{name}{suffix}", [make("a"), make("b")] * 50)
+    content = (tmp_path / f"one{suffix}").read_bytes()
+    assert content == (tmp_path / f"two{suffix}").read_bytes()
+    assert len(content) < 50 * len(trajectory_to_json(make("a")))
 
 
 def test_a_bad_row_is_set_aside_with_its_place_and_the_rows_after_it_are_read(tmp_path: Path):
@@ -252,6 +260,59 @@ def test_whole_rows_before_a_damaged_place_in_gzip_are_kept_and_the_damage_is_re
     if damage != "flipped":  # after a flip, garbage that unzips may come before the place where it is noticed
         assert found[:-1] == rows[: len(found) - 1]
         assert report.rejected == 1
+
+
+def zstd_frames(rows: list[Trajectory], size: int) -> list[bytes]:
+    """`rows` as zstd frames of `size` rows each."""
+    texts = (
+        b"".join(trajectory_to_json(row).encode() + b"\n" for row in rows[start : start + size])
+        for start in range(0, len(rows), size)
+    )
+    codec = pyarrow.Codec("zstd")
+    return [codec.compress(text, asbytes=True) for text in texts]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda frame: frame[: len(frame) // 2],
+        lambda frame: frame[:-1],
+        lambda frame: frame[:1],
+        lambda frame: b"\0" + frame[1:],
+        lambda frame: b"this is no zstd frame",
+    ],
+)
+@pytest.mark.parametrize("whole", [0, 1, 25])
+def test_all_rows_before_a_damaged_place_in_zstd_are_kept_and_the_damage_is_reported(damage, whole, tmp_path: Path):
+    rows, after = many(30 * 100), tmp_path / "after.jsonl"
+    path, rejected, report = tmp_path / "rows.jsonl.zst", tmp_path / "rejected.jsonl", ReadReport()
+    frames = zstd_frames(rows, 100)
+    path.write_bytes(b"".join((*frames[:whole], damage(frames[whole]))))
+    write_trajectories(after, [make("after")])
+    found = list(read_trajectories([path, after], rejected, report))
+    assert found == [*rows[: whole * 100], make("after")]
+    assert report.rejected == 1
+    assert "zstd stream is" in json.loads(rejected.read_text().splitlines()[-1])["reason"]
+
+
+def test_a_zstd_stream_of_one_frame_that_is_cut_off_keeps_its_whole_blocks(tmp_path: Path):
+    rows = [make(hashlib.sha256(str(index).encode()).hexdigest() * 4) for index in range(5000)]
+    path, report = tmp_path / "rows.jsonl.zst", ReadReport()
+    write_trajectories(path, rows)
+    path.write_bytes(path.read_bytes()[:-100])
+    found = list(read_trajectories(path, tmp_path / "rejected.jsonl", report))
+    assert found == rows[: len(found)] and report.rejected == 1
+    lost = sum(len(trajectory_to_json(row)) + 1 for row in rows[len(found) :])
+    assert lost < 2 * 128 * 1024  # a block holds at most 128 KiB
+
+
+def test_several_zstd_frames_are_read_as_one_file_and_none_is_damage(tmp_path: Path):
+    path, report = tmp_path / "rows.jsonl.zst", ReadReport()
+    path.write_bytes(b"".join(zstd_frames(many(50), 7)))
+    assert list(read_trajectories(path)) == many(50)
+    path.write_bytes(b"")
+    assert list(read_trajectories(path, tmp_path / "rejected.jsonl", report)) == []
+    assert list(report.reasons) == ["row: the zstd stream is cut off"]
 
 
 def test_several_gzip_members_are_read_as_one_file(tmp_path: Path):

@@ -1,6 +1,7 @@
 import json
 import pickle
 
+import numpy as np
 import pytest
 import tokenizers
 from hypothesis import given
@@ -9,6 +10,7 @@ from small_data import SENTENCES, hugging_face_json, sentencepiece_tokenizer, te
 
 from maskworld.data.tokenizer import CONTROLS, Tokenizer, load_tokenizer
 from maskworld.data.tokenizer_hugging_face import HuggingFaceTokenizer
+from maskworld.data.tokenizer_memory import RememberingTokenizer
 from maskworld.data.tokenizer_sentencepiece import SentencePieceTokenizer
 from maskworld.errors import ConfigError, DataError
 
@@ -70,6 +72,44 @@ def test_any_text_comes_back(text, backend):
     assert tokenizer.decode(ids) == text
     assert control_ids(tokenizer).isdisjoint(ids)
     assert all(0 <= id < tokenizer.vocabulary_size for id in ids)
+
+
+@given(st.lists(texts | st.sampled_from(AWKWARD), max_size=6), st.sampled_from(sorted(BACKENDS)))
+def test_a_batch_of_texts_gets_the_ids_of_each(some, backend):
+    tokenizer = BACKENDS[backend]
+    found = tokenizer.encode_batch(some)
+    assert [ids.tolist() for ids in found] == [tokenizer.encode(text) for text in some]
+    assert all(ids.dtype == np.int32 for ids in found)
+
+
+@given(st.lists(st.lists(st.sampled_from(AWKWARD), max_size=6), max_size=6), st.integers(0, 600))
+def test_a_tokenizer_that_remembers_gives_the_same_ids(batches, characters):
+    tokenizer = BACKENDS["phrases"]
+    remembering = RememberingTokenizer(tokenizer, characters)
+    for some in batches:
+        assert [ids.tolist() for ids in remembering.encode_batch(some)] == [tokenizer.encode(text) for text in some]
+        assert [remembering.encode(text) for text in some] == [tokenizer.encode(text) for text in some]
+    assert remembering.fingerprint == tokenizer.fingerprint and remembering.end_id == tokenizer.end_id
+
+
+def test_a_tokenizer_that_remembers_asks_once_and_forgets_what_is_long_ago():
+    asked = []
+    tokenizer = BACKENDS["sentencepiece"]
+
+    class Asked:
+        def encode_batch(self, some):
+            asked.extend(some)
+            return tokenizer.encode_batch(some)
+
+    remembering = RememberingTokenizer(Asked(), 1000)
+    remembering.encode_batch(["mug", "cup", "mug"])
+    remembering.encode_batch(["cup"])
+    assert asked == ["mug", "cup"]
+    for index in range(100):
+        remembering.encode_batch(["mug", f"cup {index}"])  # in use, so not forgotten
+    assert asked.count("mug") == 1
+    remembering.encode_batch(["cup"])
+    assert asked.count("cup") == 2
 
 
 @given(st.lists(st.integers(0, 255), max_size=20), st.sampled_from(sorted(BACKENDS)))
@@ -254,6 +294,7 @@ def test_a_control_token_that_is_also_a_piece_stays_text_when_spelled():
     ids = tokenizer.encode(text)
     assert tokenizer.decode(ids) == text
     assert control_ids(tokenizer).isdisjoint(ids)
+    assert [found.tolist() for found in tokenizer.encode_batch(["a", text])] == [tokenizer.encode("a"), ids]
 
 
 @pytest.mark.parametrize(

@@ -68,13 +68,16 @@ def loaded(run, monkeypatch):
     return value
 
 
-def oracle(tokenizer, wrong=lambda trajectory, step: False, calls=None):
+def oracle(tokenizer, wrong=lambda trajectory, step: False, calls=None, longest=208, more=()):
     """A sampler that knows the truth, one token per forward, and errs where it is told to."""
     answers = {}
-    for t in (trajectory("test", i) for i in range(100, 106)):
+    for t in (*(trajectory("test", i) for i in range(100, 106)), *more):
         for number, step in enumerate(t.steps):
             text = "Nothing happens." if wrong(t, number) else step.observation
-            key = render_prompt(t, number, tokenizer, 4).tobytes()
+            try:
+                key = render_prompt(t, number, tokenizer, 4, longest, row_length=256).tobytes()
+            except DataError:
+                continue
             answers[key] = [*tokenizer.encode(text), tokenizer.end_id, tokenizer.end_id]
 
     def make(loaded, config):
@@ -189,13 +192,21 @@ def test_a_limit_that_leaves_no_room_for_a_prompt_is_refused_by_name(run, loaded
         evaluate(folder, experiment=greedy, make_generate=oracle(tokenizer), say=lambda text: None)
 
 
-def test_transitions_that_do_not_fit_are_counted(run, loaded, tmp_path):
+def test_a_context_that_no_row_holds_is_cut_as_in_training_and_its_transitions_are_asked(run, loaded, tmp_path):
     folder, experiment, tokenizer = run
     long = dataclasses.replace(trajectory("test", 101), id="long", initial_state="hall " * 400)
     write_trajectories(tmp_path / "test.jsonl", [trajectory("test", 100), long])
     write_trajectories(tmp_path / "train.jsonl", [trajectory("train", 1)])
-    said = []
     here = dataclasses.replace(experiment, data=dataclasses.replace(experiment.data, trajectories=str(tmp_path)))
-    result = evaluate(folder, experiment=here, make_generate=oracle(tokenizer), say=said.append)
-    assert result.scores["left_out"] == 3 and result.scores["transitions"] == 3
-    assert any("3 of 6 transitions are left out" in text and "trajectory long" in text for text in said)
+    result = evaluate(folder, experiment=here, make_generate=oracle(tokenizer, more=[long]), say=lambda text: None)
+    assert result.scores["left_out"] == 0 and result.scores["transitions"] == 6
+    assert result.scores["systems"][MODEL]["all"]["exact_match"] == 1.0
+
+
+def test_transitions_without_room_for_a_prompt_are_counted(run, loaded):
+    folder, experiment, tokenizer = run
+    said = []
+    here = dataclasses.replace(experiment, sampler=SamplerConfig(max_new_tokens=256 - 12))
+    result = evaluate(folder, experiment=here, make_generate=oracle(tokenizer, longest=12), say=said.append)
+    assert result.scores["left_out"] == 12 and result.scores["transitions"] == 6
+    assert any("12 of 18 transitions are left out" in text and "step 1: context" in text for text in said)

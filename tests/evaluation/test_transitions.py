@@ -1,3 +1,5 @@
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -24,6 +26,9 @@ class Characters:
 
     def encode(self, text):
         return [ord(c) + 6 for c in text]
+
+    def encode_batch(self, texts):
+        return [np.array(self.encode(text), np.int32) for text in texts]
 
     def decode(self, ids):
         return "".join(chr(i - 6) for i in ids if i >= 6)
@@ -131,12 +136,21 @@ def test_a_transition_without_room_is_left_out_by_name():
     assert "trajectory t, step 1" in reason and "16" in reason
 
 
-def test_a_long_prompt_loses_its_oldest_turns():
+def test_a_long_prompt_loses_turns_from_its_middle():
     tokenizer, t = Characters(), trajectory(changes=(True,) * 9)
     [(_, whole)], _ = render_prompts([Transition(t, 8)], tokenizer, BLOCK, 4096)
     [(_, short)], _ = render_prompts([Transition(t, 8)], tokenizer, BLOCK, len(whole) - 1)
     text = tokenizer.decode(short)
-    assert len(short) < len(whole) and "act 0" not in text and "saw 7" in text and "find the mug" in text
+    assert len(short) < len(whole) and "find the mug" in text
+    assert "saw 0(2 turns left out)act 3" in text and "saw 7" in text
+
+
+def test_prompts_are_cut_as_the_rows_of_training_were():
+    tokenizer, t = Characters(), dataclasses.replace(trajectory(), initial_state="mug 1 is on desk 1. " * 8)
+    [(_, uncut)], _ = render_prompts([Transition(t, 2)], tokenizer, BLOCK, 4096, row_length=512)
+    [(_, cut)], _ = render_prompts([Transition(t, 2)], tokenizer, BLOCK, 4096, row_length=256)
+    assert "left out" not in tokenizer.decode(uncut)
+    assert "tokens left out" in tokenizer.decode(cut) and len(cut) < len(uncut)
 
 
 def generation(text, ends, step_of, tokenizer=None):

@@ -19,12 +19,13 @@ from maskworld.config import (
 )
 from maskworld.data.packing import choose_target_blocks, pack_documents, size_of
 from maskworld.data.prepare import split_files
-from maskworld.data.rendering import Document, context_parts, render_windows
+from maskworld.data.rendering import Document, render_windows
 from maskworld.data.rows import Row, RowShape, decode_row, encode_row
 from maskworld.data.schema import Trajectory
 from maskworld.data.tokenizer import Tokenizer
 from maskworld.data.tokenizer_sentencepiece import SentencePieceTokenizer
 from maskworld.data.trajectories import read_trajectories
+from maskworld.data.turns import rendered_texts
 from maskworld.errors import DataError
 
 PEER_MODEL = ModelConfig(
@@ -90,15 +91,8 @@ def load_recording(folder: str, count: int, vocabulary_size: int = DataConfig.vo
     files = split_files(folder, "train")
     trajectories = tuple(itertools.islice(read_trajectories(files), count))
     if not trajectories:
-        raise DataError(f"--trajectories: {folder} holds no train*.jsonl[.gz] with a trajectory in it")
-    texts = (
-        text
-        for trajectory in trajectories
-        for text in (
-            *context_parts(trajectory),
-            *(part for step in trajectory.steps for part in (step.action, step.observation)),
-        )
-    )
+        raise DataError(f"--trajectories: {folder} holds no train*.jsonl (or .gz, .zst) with a trajectory in it")
+    texts = (text for trajectory in trajectories for text in rendered_texts(trajectory))
     tokenizer = SentencePieceTokenizer.train(texts, vocabulary_size)
     return Recording(trajectories, tokenizer, str(Path(folder)))
 
@@ -127,7 +121,7 @@ def step_documents(recording: Recording, block_length: int, row_length: int) -> 
 def _only_last_target(document: Document) -> Document:
     *history, last = document.steps
     targets = np.zeros_like(document.targets)
-    targets[last.observation_start : last.end] = True
+    targets[last.observation_start : last.target_end] = True
     spans = (*(replace(span, is_target=False) for span in history), last)
     return replace(document, targets=targets, steps=spans)
 

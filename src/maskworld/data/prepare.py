@@ -1,8 +1,8 @@
 """From a folder of trajectories to a folder that training reads: tokenizer, packed rows, manifest, rejected rows.
 
 out/tokenizer/       the vocabulary
-out/train/           packed rows of train*.jsonl[.gz]
-out/validation/      packed rows of validation*.jsonl[.gz], if there are any
+out/train/           packed rows of train*.jsonl (also .gz, .zst)
+out/validation/      packed rows of validation*.jsonl, if there are any
 out/manifest.json    what it was made of and with, and what came out
 out/rejected.jsonl   every input row or step that could not be used, with the reason
 """
@@ -14,25 +14,29 @@ import itertools
 import json
 import os
 import shutil
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from maskworld.config import DataConfig, DiffusionConfig
+from maskworld.config import AugmentationConfig, DataConfig, DiffusionConfig
+from maskworld.config_rules import weights_of_sources
+from maskworld.data.augmentation import augmented
+from maskworld.data.documents import CUTS, Losses, make_documents
+from maskworld.data.mixture import Mixture, copies
 from maskworld.data.packing import choose_target_blocks, pack_documents, size_of
-from maskworld.data.rendering import Document, context_parts, render_windows
 from maskworld.data.rows import MANIFEST_FILE, RowReader, RowShape, RowWriter, sha256
 from maskworld.data.schema import Trajectory
 from maskworld.data.tokenizer import CONTROLS, Tokenizer, load_tokenizer, tokenizer_files
+from maskworld.data.tokenizer_memory import RememberingTokenizer
 from maskworld.data.tokenizer_sentencepiece import SentencePieceTokenizer
-from maskworld.data.trajectories import ReadReport, read_trajectories
+from maskworld.data.trajectories import SUFFIXES, ReadReport, read_trajectories
+from maskworld.data.turns import rendered_texts
 from maskworld.errors import ConfigError, DataError, StorageError
 from maskworld.storage import writing
 
-FORMAT = "maskworld.prepared/1"
+FORMAT = "maskworld.prepared/2"
 REJECTED_FILE = "rejected.jsonl"
 SPLITS = ("train", "validation")
 _SAMPLE = 1000  # trajectories that K is chosen on
@@ -66,13 +70,18 @@ class Prepared:
                 f"{self.manifest['row_length']} tokens and {self.target_blocks} target blocks "
                 f"({share['tokens']:.0%} and {share['target_blocks']:.0%} used)"
             )
-            for reason, count in facts["rejected"].items():
-                lines.append(f"  rejected {count}x: {reason}")
+            lines += [f"  rejected {count}x: {reason}" for reason, count in facts["rejected"].items()]
+            lines += [f"  {count} {CUTS[name]}" for name, count in facts["cut"].items() if count]
+            for source, found in facts["by_source"].items():
+                if found["rendered"] != found["trajectories"]:
+                    lines.append(
+                        f"  {source}: {found['trajectories']} trajectories, rendered {found['rendered']} times"
+                    )
         return "\n".join(lines)
 
 
 def split_files(folder: str | Path, split: str) -> list[Path]:
-    """Files of a split, by name: `<split>*.jsonl` and `<split>*.jsonl.gz`.
+    """Files of a split, by name: `<split>*.jsonl`, `<split>*.jsonl.gz` and `<split>*.jsonl.zst`.
 
     Raises:
         DataError: the folder does not exist.
@@ -80,7 +89,7 @@ def split_files(folder: str | Path, split: str) -> list[Path]:
     folder = Path(folder)
     if not folder.is_dir():
         raise DataError(f"data.trajectories: there is no folder {folder} (looked from {Path.cwd()})")
-    return sorted([*folder.glob(f"{split}*.jsonl"), *folder.glob(f"{split}*.jsonl.gz")])
+    return sorted(path for suffix in SUFFIXES for path in folder.glob(f"{split}*{suffix}"))
 
 
 def prepare(
@@ -99,7 +108,8 @@ def prepare(
 
     Raises:
         DataError: no train split, an unusable tokenizer, or not one step that can be trained on.
-        ConfigError: a vocabulary too small; `out` was made from other files or settings and must not be replaced.
+        ConfigError: a vocabulary too small; a weight for a source of which there is no trajectory; `out` was made from
+            other files or settings, or by another version, and must not be replaced.
         StorageError: `out` cannot be written or holds something else.
     """
     out = Path(out)
@@ -109,7 +119,8 @@ def prepare(
         with writing(out), _one_at_a_time(out):
             found = _reusable(out, inputs, settings, lambda _: None, replace)  # another process may have been quicker
             if found is None:
-                manifest = _replace(out, data, diffusion, {"inputs": inputs, "settings": settings}, say)
+                origin = {"inputs": inputs, "settings": settings}
+                manifest = _replace(out, lambda draft: _build(data, diffusion, draft, origin, say))
                 return _opened(out, manifest, reused=False)
     say(f"data: {out} was already prepared from the same files and settings; taking it")
     return found
@@ -125,16 +136,14 @@ def _one_at_a_time(out: Path) -> Iterator[None]:
         yield
 
 
-def _replace(
-    out: Path, data: DataConfig, diffusion: DiffusionConfig, origin: dict[str, Any], say: Callable[[str], None]
-) -> dict[str, Any]:
+def _replace(out: Path, build: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:
     """Build beside `out`, then put the result in its place; returns the manifest."""
     draft, old = (out.with_name(f".{out.name}.{kind}") for kind in ("draft", "old"))
     for left in (draft, old):  # by a run that was killed
         shutil.rmtree(left, ignore_errors=True)
     try:
         draft.mkdir()
-        manifest = _build(data, diffusion, draft, origin, say)
+        manifest = build(draft)
         if out.exists():
             out.rename(old)  # at once, where removing takes a while and may be cut short
         draft.rename(out)
@@ -148,7 +157,7 @@ def _inputs(data: DataConfig) -> dict[str, list[dict[str, str]]]:
     """Name and digest of all files that decide the result."""
     files = {split: split_files(data.trajectories, split) for split in SPLITS}
     if not files["train"]:
-        raise DataError(f"data.trajectories: {data.trajectories} holds no train*.jsonl or train*.jsonl.gz")
+        raise DataError(f"data.trajectories: {data.trajectories} holds no train*.jsonl (or .gz, .zst)")
     if data.tokenizer:
         files["tokenizer"] = tokenizer_files(data.tokenizer)
     return {kind: [{"file": path.name, "sha256": sha256(path)} for path in paths] for kind, paths in files.items()}
@@ -160,7 +169,10 @@ def _settings(data: DataConfig, diffusion: DiffusionConfig) -> dict[str, Any]:
         "target_blocks": data.target_blocks,
         "block_length": diffusion.block_length,
         "context": list(data.context),
+        "source_weights": weights_of_sources(data.source_weights),
     }
+    if data.augmentation != AugmentationConfig():
+        settings["augmentation"] = asdict(data.augmentation)
     if not data.tokenizer:
         settings |= {"vocabulary_size": data.vocabulary_size, "phrases": data.phrases}
     if not data.target_blocks:
@@ -177,6 +189,12 @@ def _reusable(out: Path, inputs: dict, settings: dict, say: Callable[[str], None
     try:
         manifest = json.loads((out / MANIFEST_FILE).read_text(encoding="utf-8"))
         if manifest["format"] != FORMAT:
+            if not replace:
+                raise ConfigError(
+                    f"{out} was prepared by another version ({manifest['format']}; this one writes {FORMAT}), and this "
+                    "run has checkpoints that depend on it; go on with that version, or give another --run folder for "
+                    "a new run"
+                )
             say(f"data: {out} was prepared by another version; preparing again")
             return None
         for kind, mine in (("inputs", inputs), ("settings", settings)):
@@ -210,34 +228,43 @@ def _opened(out: Path, manifest: dict[str, Any], reused: bool) -> Prepared:
 
 
 def _build(
-    data: DataConfig, diffusion: DiffusionConfig, folder: Path, origin: dict[str, Any], say: Callable[[str], None]
+    data: DataConfig,
+    diffusion: DiffusionConfig,
+    folder: Path,
+    origin: dict[str, Any],
+    say: Callable[[str], None],
 ) -> dict[str, Any]:
     files = {split: split_files(data.trajectories, split) for split in SPLITS}
+    weights = weights_of_sources(data.source_weights)
     if data.tokenizer:
         tokenizer = load_tokenizer(data.tokenizer)
     else:
         say(f"data: training a tokenizer of up to {data.vocabulary_size} pieces on the train split")
-        texts = _texts(_good(files["train"]), data.context)
+        trajectories = _good(files["train"], weights, data.augmentation)
+        texts = (text for trajectory in trajectories for text in rendered_texts(trajectory, data.context))
         tokenizer = SentencePieceTokenizer.train(texts, data.vocabulary_size, data.phrases)
     tokenizer.save(folder / "tokenizer")
+    tokenizer = RememberingTokenizer(tokenizer)
     (folder / REJECTED_FILE).touch()
-    shape = RowShape(
-        data.row_length,
-        data.target_blocks or _chosen_target_blocks(files["train"], tokenizer, data, diffusion),
-        diffusion.block_length,
-        tokenizer.pad_id,
-    )
+    length, target_blocks = diffusion.block_length, data.target_blocks
+    if not target_blocks:
+        sample = itertools.islice(_good(files["train"], weights, data.augmentation), _SAMPLE)
+        documents = make_documents(sample, tokenizer, length, data.row_length, None, data.context)
+        sizes = [size_of(document) for document in documents]
+        target_blocks = choose_target_blocks(sizes, data.row_length // length, diffusion.noisy_copies)
+    shape = RowShape(data.row_length, target_blocks, length, tokenizer.pad_id)
     common = {
         "vocabulary_size": tokenizer.vocabulary_size,
         "tokenizer_hash": tokenizer.fingerprint,
         "context": list(data.context),
         **{f"{name}_id": getattr(tokenizer, f"{name}_id") for name in CONTROLS if name != "pad"},
     }
-    splits = {
-        split: _build_split(paths, tokenizer, shape, folder, split, common | {"sources": origin["inputs"][split]})
-        for split, paths in files.items()
-        if paths
-    }
+    splits = {}
+    for split, paths in files.items():
+        if paths:
+            mixed = (Mixture(weights), data.augmentation) if split == "train" else (Mixture({}), AugmentationConfig())
+            details = common | {"sources": origin["inputs"][split]}
+            splits[split] = _build_split(paths, tokenizer, shape, folder, split, details, *mixed)
     manifest = {
         "format": FORMAT,
         "row_length": shape.row_length,
@@ -253,17 +280,32 @@ def _build(
 
 
 def _build_split(
-    paths: list[Path], tokenizer: Tokenizer, shape: RowShape, folder: Path, split: str, details: dict[str, Any]
+    paths: list[Path],
+    tokenizer: RememberingTokenizer,
+    shape: RowShape,
+    folder: Path,
+    split: str,
+    details: dict[str, Any],
+    mixture: Mixture,
+    augmentation: AugmentationConfig,
 ) -> dict[str, Any]:
-    report, rejected = ReadReport(), _Rejected(folder / REJECTED_FILE, split)
+    report, losses = ReadReport(), Losses(folder / REJECTED_FILE, split)
     writer = RowWriter(folder / split, shape)
-    trajectories = read_trajectories(paths, rejected.path, report)
-    documents = _documents(trajectories, tokenizer, shape, rejected, details["context"])
+
+    def read(number: int) -> Iterator[Trajectory]:
+        return read_trajectories(paths, losses.file if not number else Path(os.devnull), None if number else report)
+
+    trajectories = (augmented(trajectory, augmentation, copy) for copy, trajectory in mixture.rounds(read))
+    documents = make_documents(
+        trajectories, tokenizer, shape.block_length, shape.row_length, shape.target_blocks, details["context"], losses
+    )
     for row in pack_documents(documents, shape.row_length, shape.target_blocks):
         writer.write(row)
     facts = {
         "trajectories": report.rows,
-        "rejected": dict(sorted((rejected.reasons + report.reasons).items())),
+        "by_source": mixture.to_json(),
+        "rejected": dict(sorted((losses.unfit + report.reasons).items())),
+        "cut": dict(losses.cut),
     }
     manifest = writer.close(details | facts)
     if split == "train" and not manifest["counts"]["rows"]:
@@ -274,54 +316,8 @@ def _build_split(
     return facts | {"counts": manifest["counts"], "efficiency": manifest["efficiency"]}
 
 
-def _documents(
-    trajectories: Iterable[Trajectory],
-    tokenizer: Tokenizer,
-    shape: RowShape,
-    rejected: _Rejected,
-    context: Sequence[str],
-) -> Iterator[Document]:
-    for trajectory in trajectories:
-        documents, unfit = render_windows(
-            trajectory, tokenizer, shape.block_length, shape.row_length, shape.target_blocks, context
-        )
-        for item in unfit:
-            rejected.add(trajectory.id, item.step, item.reason, item.detail)
-        yield from documents
-
-
-class _Rejected:
-    """Steps that fit into no row, counted and written down beside the rows that break the schema."""
-
-    def __init__(self, path: Path, split: str):
-        self.path, self._split = path, split
-        self.reasons: Counter[str] = Counter()
-
-    def add(self, trajectory: str, step: int, reason: str, detail: str) -> None:
-        self.reasons[reason] += 1
-        line = {"split": self._split, "trajectory": trajectory, "step": step, "reason": reason, "detail": detail}
-        with open(self.path, "a", encoding="utf-8") as file:
-            file.write(json.dumps(line, ensure_ascii=False) + "\n")
-
-
-def _chosen_target_blocks(paths: list[Path], tokenizer: Tokenizer, data: DataConfig, diffusion: DiffusionConfig) -> int:
-    sizes = []
-    for trajectory in itertools.islice(_good(paths), _SAMPLE):
-        documents, _ = render_windows(
-            trajectory, tokenizer, diffusion.block_length, data.row_length, context=data.context
-        )
-        sizes += [size_of(document) for document in documents]
-    return choose_target_blocks(sizes, data.row_length // diffusion.block_length, diffusion.noisy_copies)
-
-
-def _good(paths: list[Path]) -> Iterator[Trajectory]:
-    """The good rows; the others are set aside when the rows are packed, once."""
-    return read_trajectories(paths, Path(os.devnull))
-
-
-def _texts(trajectories: Iterable[Trajectory], context: Sequence[str]) -> Iterator[str]:
-    for trajectory in trajectories:
-        yield from context_parts(trajectory, context)
-        for step in trajectory.steps:
-            yield step.action
-            yield step.observation
+def _good(paths: list[Path], weights: Mapping[str, float], augmentation: AugmentationConfig) -> Iterator[Trajectory]:
+    """Each trajectory that is rendered, once; bad rows are set aside when the rows are packed, once."""
+    for trajectory in read_trajectories(paths, Path(os.devnull)):
+        if copies(trajectory, weights):
+            yield augmented(trajectory, augmentation)

@@ -57,6 +57,9 @@ class Trajectory:
     steps: tuple[Step, ...]
     initial_observation: str = ""
     """What the agent saw before its first action."""
+    history_steps: int = 0
+    """The first so many steps are context only, never targets: where the state was written for the last step, as in
+    rows of the released world-model corpus, it may hold the answers to earlier ones."""
     tool_schemas: tuple[str, ...] = ()
     """One command pattern or JSON tool schema per entry."""
     domain_rules: tuple[str, ...] = ()
@@ -88,8 +91,38 @@ def trajectory_to_json(trajectory: Trajectory) -> str:
     """One line of JSON without its newline. Raises SchemaError where `trajectory_from_json` would refuse it."""
     row: dict[str, Any] = {"schema": SCHEMA} | _without_defaults(trajectory)
     row["steps"] = [_without_defaults(step) for step in trajectory.steps]
-    trajectory_from_row(row)
+    if not _is_plainly_sound(trajectory):
+        trajectory_from_row(row)
     return json.dumps(row, ensure_ascii=False, separators=(",", ":"))
+
+
+def _is_plainly_sound(trajectory: Trajectory) -> bool:
+    """Whether a quick look shows that the trajectory obeys the schema; what it does not show, reading it back does."""
+    texts = [getattr(trajectory, name) for name in _TEXTS]
+    for several in (trajectory.tool_schemas, trajectory.domain_rules, trajectory.directives):
+        texts += several
+    for step in trajectory.steps:
+        texts += (step.action, step.observation, *step.directives)
+        if (
+            step.facts_added
+            or step.facts_deleted
+            or type(step.reward) is not float
+            or not math.isfinite(step.reward)
+            or type(step.done) is not bool
+            or (step.failed is not None and type(step.failed) is not bool)
+            or not step.action.strip()
+        ):
+            return False
+    if not trajectory.steps or not trajectory.id.strip() or not trajectory.environment.strip():
+        return False
+    if trajectory.history_steps != 0 or not all(type(text) is str for text in texts):
+        return False
+    try:
+        _check_json(trajectory.metadata, "")
+        "".join(texts).encode("utf-8")
+    except (SchemaError, UnicodeEncodeError, RecursionError):
+        return False
+    return type(trajectory.metadata) is dict
 
 
 def trajectory_from_json(text: str) -> Trajectory:
@@ -111,11 +144,9 @@ def decode_json(text: str) -> Any:
 
 def _without_defaults(record: Step | Trajectory) -> dict[str, Any]:
     kept = {}
-    for f in fields(record):
-        value = getattr(record, f.name)
-        default = f.default_factory() if f.default_factory is not MISSING else f.default
-        if value != default:
-            kept[f.name] = list(value) if isinstance(value, tuple) else value
+    for name, value in vars(record).items():
+        if value != _DEFAULTS[name]:
+            kept[name] = list(value) if isinstance(value, tuple) else value
     return kept
 
 
@@ -129,29 +160,34 @@ def trajectory_from_row(row: Any) -> Trajectory:
         raise SchemaError("schema", f"must be {SCHEMA!r}, is {reprlib.repr(row['schema'])}")
     members = {name: value for name, value in row.items() if name != "schema"}
     try:
-        return Trajectory(**_parse_members(Trajectory, members, "", _TRAJECTORY_MEMBERS))
+        trajectory = Trajectory(**_parse_members(members, "", _TRAJECTORY_MEMBERS))
     except RecursionError as error:
         raise SchemaError("metadata", "nested too deeply") from error
+    if trajectory.history_steps >= len(trajectory.steps):
+        raise SchemaError("history_steps", f"must leave a step of {len(trajectory.steps)}")
+    return trajectory
 
 
-def _parse_members(record: type, row: dict[str, Any], path: str, members: dict[str, Callable]) -> dict[str, Any]:
+def _parse_members(row: dict[str, Any], path: str, members: dict[str, Callable]) -> dict[str, Any]:
     for name in row:
         if name not in members:
             near = difflib.get_close_matches(name, members, n=1)
             hint = f" (did you mean {near[0]}?)" if near else "; put what the schema does not name into metadata"
             raise SchemaError(path + _printable(name), f"is no member of the schema{hint}")
     values = {}
-    for f in fields(record):
-        if f.name in row:
-            values[f.name] = members[f.name](row[f.name], path + f.name)
-        elif f.default is MISSING and f.default_factory is MISSING:
-            raise SchemaError(path + f.name, "is missing")
+    for name, check in members.items():
+        if name in row:
+            values[name] = check(row[name], path + name)
+        elif _DEFAULTS[name] is MISSING:
+            raise SchemaError(path + name, "is missing")
     return values
 
 
 def _text(value: Any, path: str) -> str:
     if not isinstance(value, str):
         raise SchemaError(path, f"must be a string, is {kind(value)}")
+    if value.isascii():
+        return value
     try:
         value.encode("utf-8")
     except UnicodeEncodeError as error:
@@ -184,6 +220,14 @@ def _truth(value: Any, path: str) -> bool:
     return value
 
 
+def _count(value: Any, path: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise SchemaError(path, f"must be a whole number, is {kind(value)}")
+    if value < 0:
+        raise SchemaError(path, f"cannot be negative, is {value}")
+    return value
+
+
 def _texts(value: Any, path: str) -> tuple[str, ...]:
     return tuple(_text(entry, f"{path}[{index}]") for index, entry in enumerate(array(value, path)))
 
@@ -203,7 +247,7 @@ def _steps(value: Any, path: str) -> tuple[Step, ...]:
         here = f"{path}[{index}]"
         if not isinstance(entry, dict):
             raise SchemaError(here, f"must be an object, is {kind(entry)}")
-        steps.append(Step(**_parse_members(Step, entry, f"{here}.", _STEP_MEMBERS)))
+        steps.append(Step(**_parse_members(entry, f"{here}.", _STEP_MEMBERS)))
     return tuple(steps)
 
 
@@ -270,6 +314,7 @@ _TRAJECTORY_MEMBERS: dict[str, Callable[[Any, str], Any]] = {
     "task_context": _text,
     "steps": _steps,
     "initial_observation": _text,
+    "history_steps": _count,
     "tool_schemas": _texts,
     "domain_rules": _texts,
     "directives": _texts,
@@ -279,4 +324,10 @@ _TRAJECTORY_MEMBERS: dict[str, Callable[[Any, str], Any]] = {
     "source": _text,
     "licence": _text,
     "metadata": _metadata,
+}
+_TEXTS = tuple(name for name, check in _TRAJECTORY_MEMBERS.items() if check in (_text, _nonempty_text))
+_DEFAULTS: dict[str, Any] = {
+    f.name: f.default_factory() if f.default_factory is not MISSING else f.default
+    for record in (Step, Trajectory)
+    for f in fields(record)
 }

@@ -11,11 +11,13 @@ import hashlib
 import io
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 
+import numpy as np
 import sentencepiece
+from jaxtyping import Int32
 
 from maskworld.data.tokenizer import CONTROLS, SENTENCEPIECE_FILE, join_bytes, valid_text
 from maskworld.errors import ConfigError, DataError
@@ -153,17 +155,26 @@ class SentencePieceTokenizer:
     def encode(self, text: str) -> list[int]:
         """Ids of the pieces of `text`; a vocabulary of phrases is asked about each name and each text between names by
         itself, as it was trained."""
-        parts = valid_text(text).split(_SPACE)
-        ids = self._encode_part(parts[0])
-        for part in parts[1:]:
-            ids += self._space_ids
-            ids += self._encode_part(part)
-        return ids
+        encode = self._processor.encode
+        units = self._units_of(valid_text(text))
+        return [id for unit in units for id in (self._space_ids if unit == _SPACE else encode(unit))]
 
-    def _encode_part(self, text: str) -> list[int]:
-        if not self._phrases:
-            return self._processor.encode(text)
-        return [id for unit in self._processor.encode(_cut(text)) for id in unit]
+    def encode_batch(self, texts: Sequence[str]) -> list[Int32[np.ndarray, " n"]]:
+        """What `encode` gives for each text; a text that occurs often is looked at once."""
+        units = [self._units_of(valid_text(text)) for text in texts]
+        known = dict.fromkeys(unit for found in units for unit in found)
+        encoded = self._processor.encode(list(known))
+        ids = {unit: np.array(ids, np.int32) for unit, ids in zip(known, encoded, strict=True)}
+        ids[_SPACE] = np.array(self._space_ids, np.int32)
+        return [np.concatenate([ids[unit] for unit in found]) if found else np.zeros(0, np.int32) for found in units]
+
+    def _units_of(self, text: str) -> list[str]:
+        """What the model is asked about by itself, and the character that stands for a space wherever it occurs."""
+        parts = text.split(_SPACE)
+        units = _cut(parts[0]) if self._phrases else parts[:1]
+        for part in parts[1:]:
+            units += [_SPACE, *(_cut(part) if self._phrases else [part])]
+        return units
 
     def decode(self, ids: Iterable[int]) -> str:
         """Text of any ids; control ids give nothing, incomplete UTF-8 the replacement character."""

@@ -1,4 +1,4 @@
-"""Trajectory files: `.jsonl` and `.jsonl.gz`. A bad row is counted and set aside, never silently dropped."""
+"""Trajectory files: `.jsonl`, also as `.gz` or `.zst`. A bad row is counted and set aside, never silently dropped."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import re
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -17,6 +17,9 @@ from typing import Any, BinaryIO
 from maskworld.data.schema import SchemaError, Trajectory, trajectory_from_json, trajectory_to_json
 from maskworld.errors import DataError
 from maskworld.storage import writing
+
+SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst")
+"""How names of trajectory files end."""
 
 _CHUNK = 1 << 16
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -42,7 +45,7 @@ class ReadReport:
 
 
 def write_trajectories(path: Path, trajectories: Iterable[Trajectory]) -> int:
-    """Writes the file (gzipped when the name ends in .gz) and returns the number of rows.
+    """Writes the file (compressed when its name ends in .gz or .zst) and returns the number of rows.
 
     The bytes depend on the trajectories alone. The file appears under its name only when it is complete. Raises
     SchemaError for a trajectory that could not be read back, StorageError when the file cannot be written.
@@ -53,7 +56,7 @@ def write_trajectories(path: Path, trajectories: Iterable[Trajectory]) -> int:
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            with open(draft, "wb") as raw, _zipped(raw) if path.suffix == ".gz" else nullcontext(raw) as file:
+            with open(draft, "wb") as raw, _zipped(raw, path.suffix) as file:
                 for trajectory in trajectories:
                     file.write(trajectory_to_json(trajectory).encode("utf-8") + b"\n")
                     count += 1
@@ -63,9 +66,15 @@ def write_trajectories(path: Path, trajectories: Iterable[Trajectory]) -> int:
     return count
 
 
-def _zipped(raw: BinaryIO) -> gzip.GzipFile:
-    """No name and no time in the header, so that equal rows give equal files."""
-    return gzip.GzipFile("", "wb", 9, raw, mtime=0)
+def _zipped(raw: BinaryIO, suffix: str) -> AbstractContextManager[Any]:
+    """What compresses into `raw`; equal rows give equal files."""
+    if suffix == ".gz":
+        return gzip.GzipFile("", "wb", 9, raw, mtime=0)  # no name and no time in the header
+    if suffix == ".zst":
+        import pyarrow
+
+        return pyarrow.CompressedOutputStream(raw, "zstd")
+    return nullcontext(raw)
 
 
 def read_trajectories(
@@ -74,9 +83,9 @@ def read_trajectories(
     """The good rows of the files, in order.
 
     A row that breaks the schema is counted in `report` and appended to the file `rejected` as one JSON object {file,
-    line, field, reason, row}; reading goes on with the next row, and after a gzip stream that is cut off or damaged
-    with the next file. Without `rejected` the first bad row raises DataError, so that none is ever lost unnoticed.
-    Blank lines are skipped. Raises DataError for a file that cannot be opened.
+    line, field, reason, row}; reading goes on with the next row, and after a compressed stream that is cut off or
+    damaged with the next file. Without `rejected` the first bad row raises DataError, so that none is ever lost
+    unnoticed. Blank lines are skipped. Raises DataError for a file that cannot be opened.
     """
     report = ReadReport() if report is None else report
     for path in [paths] if isinstance(paths, str | Path) else paths:
@@ -147,26 +156,32 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes, str]]:
 
 def _chunks(path: Path) -> Iterator[tuple[bytes, str]]:
     """(bytes, damage) of the file, unzipped by hand so that all whole lines before a damaged place are kept."""
+    unzipped = {".gz": _gzip_chunks, ".zst": _zstd_chunks}.get(path.suffix, _plain_chunks)
     with open(path, "rb") as file:
-        if path.suffix != ".gz":
-            while chunk := file.read(_CHUNK):
-                yield chunk, ""
+        yield from unzipped(file)
+
+
+def _plain_chunks(file: BinaryIO) -> Iterator[tuple[bytes, str]]:
+    while chunk := file.read(_CHUNK):
+        yield chunk, ""
+
+
+def _gzip_chunks(file: BinaryIO) -> Iterator[tuple[bytes, str]]:
+    unzip = zlib.decompressobj(zlib.MAX_WBITS | 16)
+    pending = b""
+    while pending := pending or file.read(_CHUNK):
+        if unzip.eof:  # the next of several members
+            unzip = zlib.decompressobj(zlib.MAX_WBITS | 16)
+        before = unzip.copy()
+        try:
+            data = unzip.decompress(pending)
+        except zlib.error as error:
+            yield _salvage(before, pending), f"the gzip stream is damaged ({error})"
             return
-        unzip = zlib.decompressobj(zlib.MAX_WBITS | 16)
-        pending = b""
-        while pending := pending or file.read(_CHUNK):
-            if unzip.eof:  # the next of several members
-                unzip = zlib.decompressobj(zlib.MAX_WBITS | 16)
-            before = unzip.copy()
-            try:
-                data = unzip.decompress(pending)
-            except zlib.error as error:
-                yield _salvage(before, pending), f"the gzip stream is damaged ({error})"
-                return
-            pending = unzip.unused_data
-            yield data, ""
-        if not unzip.eof:
-            yield unzip.flush(), "the gzip stream is cut off"
+        pending = unzip.unused_data
+        yield data, ""
+    if not unzip.eof:
+        yield unzip.flush(), "the gzip stream is cut off"
 
 
 def _salvage(unzip: Any, data: bytes) -> bytes:
@@ -178,3 +193,51 @@ def _salvage(unzip: Any, data: bytes) -> bytes:
     except zlib.error:
         pass
     return bytes(good)
+
+
+def _zstd_chunks(file: BinaryIO) -> Iterator[tuple[bytes, str]]:
+    import pyarrow
+
+    damage = "" if file.read(1) else "the zstd stream is cut off"
+    good, sips_from = 0, None
+    # A call that fails loses what it had unzipped so far. The second time takes the failing chunk by single bytes, and
+    # the third also asks for single bytes.
+    for size in (_CHUNK, _CHUNK, 1):
+        file.seek(0)
+        stream = pyarrow.CompressedInputStream(pyarrow.PythonFile(_Sipped(file, sips_from), "r"), "zstd")
+        at = 0
+        while True:
+            try:
+                data = stream.read(min(_CHUNK, good - at) or size)
+            except OSError as error:
+                if error.errno is not None:  # it is the file that cannot be read
+                    raise
+                damage = f"the zstd stream is damaged or cut off ({error})"
+                break
+            if not data:
+                yield b"", damage
+                return
+            at += len(data)
+            if at > good:
+                good = at
+                yield data, ""
+        if sips_from is None:
+            sips_from = max(0, file.tell() - _CHUNK)
+    yield b"", damage
+
+
+class _Sipped:
+    """`file` as pyarrow reads it, a byte at a time from offset `sips_from` on."""
+
+    closed = False
+
+    def __init__(self, file: BinaryIO, sips_from: int | None):
+        self._file, self._sips_from = file, sips_from
+
+    def read(self, count: int) -> bytes:
+        if self._sips_from is not None:
+            count = min(count, max(1, self._sips_from - self._file.tell()))
+        return self._file.read(count)
+
+    def close(self) -> None:
+        """The file belongs to the caller."""

@@ -85,13 +85,13 @@ def evaluate(
     folder, training = settings.data.trajectories, split_files(loaded.config.data.trajectories, TRAIN)
     if not training:
         raise DataError(
-            f"{loaded.config.data.trajectories} holds no {TRAIN}*.jsonl or {TRAIN}*.jsonl.gz: what the run was trained "
+            f"{loaded.config.data.trajectories} holds no {TRAIN}*.jsonl (or .gz, .zst): what the run was trained "
             "on is needed to count the baselines and to tell which rooms are unseen"
         )
     held_out = _read_split(folder, split, run / f"rejected_{split}.jsonl", say)
     count = trained.evaluation.transitions if transitions is None else transitions
     chosen, available = choose_transitions(held_out, count, trained.evaluation.seed)
-    prompts, reasons = render_prompts(chosen, tokenizer, block, longest, trained.data.context)
+    prompts, reasons = render_prompts(chosen, tokenizer, block, longest, trained.data.context, trained.data.row_length)
     if not prompts:
         raise DataError(f"{folder}: no transition of the {split} split has a prompt; {(reasons or ['it is empty'])[0]}")
     if reasons:
@@ -142,7 +142,7 @@ def _room_for_prompts(config: Experiment) -> int:
 def _read_split(folder: str, split: str, rejected: Path, say: Callable[[str], None]) -> list[Trajectory]:
     files = split_files(folder, split)
     if not files:
-        raise DataError(f"{folder} holds no {split}*.jsonl or {split}*.jsonl.gz (data.trajectories)")
+        raise DataError(f"{folder} holds no {split}*.jsonl (or .gz, .zst; data.trajectories)")
     with writing(rejected):
         rejected.unlink(missing_ok=True)
     report = ReadReport()

@@ -11,11 +11,11 @@ from maskworld.evaluation.charts import denoising_picture, loss_chart, picture_w
 from maskworld.evaluation.differences import marked_pair
 from maskworld.evaluation.predictions import INITIAL_STATE_CHARACTERS, Prediction
 from maskworld.evaluation.report_scores import headline, headline_lines, score_section
-from maskworld.evaluation.report_style import STYLE
 from maskworld.evaluation.run_facts import data_facts, model_facts, tokens_per_step, training_facts
 from maskworld.evaluation.run_record import REPORT_FILE, RunRecord, read_run
 from maskworld.evaluation.scores import held_out_groups
 from maskworld.evaluation.text_metrics import exact_match
+from maskworld.report_style import STYLE
 from maskworld.storage import write_text
 
 SHOWN_TRANSITIONS = 5

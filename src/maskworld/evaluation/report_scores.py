@@ -131,7 +131,7 @@ def _notes(scores: Scores) -> str:
             "split."
         )
     if scores.get("left_out"):
-        notes.append(f"{scores['left_out']:,} transitions were left out: their context does not fit into a row.")
+        notes.append(f"{scores['left_out']:,} transitions were left out: a row has no room for their prompt.")
     if unfinished := scores["generation"]["unfinished"]:
         notes.append(f"{unfinished:,} predictions reached the limit of new tokens before they ended.")
     return f'<p class="note">{escape(" ".join(notes))}</p>'

@@ -13,6 +13,7 @@ from maskworld.config import CONTEXT_PARTS
 from maskworld.data.rendering import render_prompt
 from maskworld.data.schema import Trajectory
 from maskworld.data.tokenizer import Tokenizer, valid_text
+from maskworld.data.tokenizer_memory import RememberingTokenizer
 from maskworld.errors import DataError
 from maskworld.evaluation.baselines import last_observation
 from maskworld.evaluation.predictions import INITIAL_STATE_CHARACTERS, Commit, Prediction
@@ -62,7 +63,11 @@ def choose_transitions(
     The two kinds keep their share of the split, so that the score over all steps is one of the split; but a rare kind
     gets at least `least_share` of the places, or all it has. Ordered as in the split.
     """
-    everything = [Transition(trajectory, step) for trajectory in trajectories for step in range(len(trajectory.steps))]
+    everything = [
+        Transition(trajectory, step)
+        for trajectory in trajectories
+        for step in range(trajectory.history_steps, len(trajectory.steps))
+    ]
     kinds = {
         STATE_CHANGING: [i for i, t in enumerate(everything) if t.changes_state],
         OTHER: [i for i, t in enumerate(everything) if not t.changes_state],
@@ -88,16 +93,21 @@ def render_prompts(
     block_length: int,
     longest: int,
     context: Sequence[str] = CONTEXT_PARTS,
+    row_length: int | None = None,
 ) -> tuple[list[tuple[Transition, Int32[np.ndarray, " p"]]], list[str]]:
     """The prompt of each transition, p <= `longest`, in the form of training; and why some have none.
 
-    Where a prompt would be longer its oldest turns are left out. A transition whose context and action alone are
-    longer than `longest` has no prompt; the reason names it.
+    Where a prompt would be longer, turns are left out from its middle. `row_length` is that of the training rows,
+    whose budgets say what is cut. Where `longest` is too short for anything, a transition has no prompt; the reason
+    names it.
     """
+    tokenizer = RememberingTokenizer(tokenizer)  # the prompts of a trajectory repeat its context and earlier turns
     rendered, reasons = [], []
     for transition in transitions:
         try:
-            prompt = render_prompt(transition.trajectory, transition.step, tokenizer, block_length, longest, context)
+            prompt = render_prompt(
+                transition.trajectory, transition.step, tokenizer, block_length, longest, context, row_length
+            )
         except DataError as error:
             reasons.append(str(error))
         else:

@@ -42,7 +42,7 @@ def test_a_row_gives_its_run_its_task_and_its_own_licence():
     assert registry.detect_source(record, PATH) is SOURCE
     (trajectory,) = convert(SOURCE, record, PATH)
     assert trajectory.id == "coderforge/ponylang__ponyc-4595_run1"
-    assert trajectory.group == "coderforge/ponylang__ponyc-4595"
+    assert trajectory.group == "swe/ponylang__ponyc-4595"
     assert trajectory.licence == "MIT"
     assert SOURCE.licence == "Apache-2.0"
     assert trajectory.player == "Qwen3-Coder-480B"

@@ -62,7 +62,7 @@ def test_the_newer_object_gives_the_same_steps_and_names_model_and_instance():
     (new,) = convert(SOURCE, record, PATH)
     assert new.steps == old.steps
     assert new.player == "some-model"
-    assert new.group == "mini_swe_agent/owner__repository-1"
+    assert new.group == "swe/owner__repository-1"
     assert new.metadata["exit_status"] == "Submitted"
 
 

@@ -61,7 +61,7 @@ def test_a_row_gives_task_rules_tools_and_model():
     row = record(ROW)
     (trajectory,) = convert(SOURCE, row, ROW)
     assert trajectory.id == "openhands/ponylang__ponyc-4593/2025-04-30T16:45:41.913899"
-    assert trajectory.group == "openhands/ponylang__ponyc-4593"
+    assert trajectory.group == "swe/ponylang__ponyc-4593"
     assert trajectory.player == "openai/openrouter-llama-4-maverick"
     assert trajectory.task_context == row["instruction"].replace("\r\n", "\n")
     assert trajectory.domain_rules[0].startswith("You are OpenHands agent")
@@ -118,7 +118,7 @@ def test_a_cause_decides_and_not_the_place():
 def test_events_without_ids_follow_one_another():
     row = record(RESOLVER)
     (trajectory,) = convert(SOURCE, row, RESOLVER)
-    assert trajectory.group == "openhands/neubig/pr-viewer#5"
+    assert trajectory.group == "swe/neubig/pr-viewer#5"
     assert [json.loads(step.action)["name"] for step in trajectory.steps] == ["run", "run_ipython", "run"]
     assert json.loads(trajectory.steps[0].action)["arguments"] == {"command": "touch LICENSE"}
     assert trajectory.steps[0].observation == "\nroot@bcd3959393a1:/workspace # "

@@ -60,7 +60,7 @@ def test_swe_smith_names_model_and_instance_and_loses_its_carriage_returns():
     record = load(SMITH)
     (trajectory,) = convert(SOURCE, record, SMITH)
     assert trajectory.player == "claude-3-7-sonnet-20250219"
-    assert trajectory.group == "swe_agent/pandas-dev__pandas.95280573.pr_53856"
+    assert trajectory.group == "swe/pandas-dev__pandas.95280573.pr_53856"
     assert trajectory.metadata["cleaned"] == ["crlf"]
     assert trajectory.metadata["exit_status"] == "submitted"
     assert turns_of(trajectory) == [

@@ -106,7 +106,7 @@ def test_a_row_names_run_task_model_and_outcome():
     (row,) = rows(TOOL)
     (trajectory,) = convert(SOURCE, row, TOOL)
     assert trajectory.id == "swe_smith/pandas-dev__pandas.95280573.pr_53856.3b1eeeb2"
-    assert trajectory.group == "swe_smith/pandas-dev__pandas.95280573.pr_53856"
+    assert trajectory.group == "swe/pandas-dev__pandas.95280573.pr_53856"
     assert trajectory.player == "claude-3-7-sonnet-20250219"
     assert trajectory.task_context.startswith("<uploaded_files>")
     assert trajectory.domain_rules == (json.loads(row["messages"])[0]["content"],)

@@ -9,7 +9,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from maskworld.data.build.config import BuildConfig
+from maskworld.data.build.facts import facts_of
+from maskworld.data.curation.directives import with_derived_directives
+from maskworld.data.curation.grounding import grounding
 from maskworld.data.curation.model_families import model_family
+from maskworld.data.curation.outcomes import outcome
 from maskworld.data.reading.records import Damage, Part, Record, damaged, read_records
 from maskworld.data.schema import SchemaError, Trajectory, trajectory_to_json
 from maskworld.data.sources.common.base import Origin, Source
@@ -30,11 +34,8 @@ class Converted:
     trajectory: Trajectory
     line: bytes
     """Its JSON without the newline."""
-    observations_cut: int
-    entities: int
-    """Named things in its observations."""
-    revealed: int
-    """Those of them that no earlier text holds."""
+    facts: dict[str, Any]
+    """As `facts_of` gives them."""
 
 
 @dataclass(frozen=True)
@@ -173,12 +174,15 @@ def _finished(
         licence=trajectory.licence or source.licence,
         model_family=trajectory.model_family or model_family(trajectory.player),
     )
+    outcomes, grounded = [outcome(step) for step in trajectory.steps], grounding(trajectory)
+    if config.directives == "derived":
+        trajectory = with_derived_directives(trajectory, config.seed, outcomes)
     try:
         line = trajectory_to_json(trajectory).encode("utf-8")
     except SchemaError as error:
         yield Rejected(index, source.name, error.field, error.reason, trajectory.id[:_EXCERPT])
         return
-    yield Converted(trajectory, line, cut, 0, 0)  # TODO grounding
+    yield Converted(trajectory, line, facts_of(trajectory, outcomes, grounded, cut))
 
 
 def _cut(step: Any, longest: int) -> Any:

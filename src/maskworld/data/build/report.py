@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from maskworld.data.build.facts import LENGTHS, NUMBERS
 from maskworld.data.build.result import Collected
 from maskworld.data.build.units import FILES_FILE
 from maskworld.data.curation.selection import KEPT, Selection
@@ -62,9 +63,13 @@ def _by_split(placed: Sequence[tuple[str, np.ndarray]]) -> dict[str, np.ndarray]
 
 
 def _totals(collected: Collected, rows: np.ndarray) -> dict[str, int]:
-    numbers = ("steps", "characters", "failed", "empty", "observations_cut", "entities", "revealed")
-    table = collected.table
-    return {"trajectories": len(rows)} | {name: int(table.column(name).to_numpy()[rows].sum()) for name in numbers}
+    import pyarrow
+    import pyarrow.compute as compute
+
+    table = collected.table.select([*NUMBERS, LENGTHS]).take(pyarrow.array(rows))
+    totals = {name: int(table.column(name).to_numpy().sum()) for name in NUMBERS}
+    characters = int(compute.list_flatten(table.column(LENGTHS)).to_numpy().sum())
+    return {"trajectories": len(rows), "characters": characters, **totals}
 
 
 def _sources(

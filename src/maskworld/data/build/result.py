@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from maskworld.data.build.config import BuildConfig, parse_caps
+from maskworld.data.build.facts import LENGTHS, NUMBERS, TEXTS
 from maskworld.data.build.units import FACTS_FILE, ROWS_FILE, unit_folder
 from maskworld.data.curation.near_duplicates import BINS
 from maskworld.data.curation.selection import KEPT, REASONS, Candidates, Rules, Selection, select
@@ -24,10 +25,6 @@ from maskworld.storage import writing
 INDEX_FILE = "index.parquet"
 _SHARD_BYTES = 128 << 20
 _LEVEL = 2  # of gzip: most of the size at a third of the time of the usual 6
-_SHOWN = (
-    "id", "environment", "source", "group", "player", "model_family", "licence",
-    "steps", "characters", "failed", "empty", "observations_cut", "entities", "revealed",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -224,7 +221,7 @@ def write_index(collected: Collected, selection: Selection, placed: list[tuple[s
     import pyarrow.parquet
 
     rows = np.concatenate([piece for _, piece in placed]) if placed else np.zeros(0, np.int64)
-    table = collected.table.select(_SHOWN).take(pyarrow.array(rows))
+    table = collected.table.select([*TEXTS, *NUMBERS, LENGTHS]).take(pyarrow.array(rows))
     files = [name for name, piece in placed for _ in range(len(piece))]
     lines = np.concatenate([np.arange(len(piece)) for _, piece in placed]) if placed else rows
     splits = [SPLIT_NAMES[split] for split in selection.splits[rows].tolist()]

@@ -7,6 +7,7 @@ single lines out of all units.
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 import os
@@ -20,6 +21,7 @@ import numpy as np
 
 from maskworld.data.build.config import BuildConfig
 from maskworld.data.build.convert import Accompanying, Converted, Rejected, convert_part
+from maskworld.data.build.facts import LENGTHS, NUMBERS, TEXTS
 from maskworld.data.build.plan import Unit
 from maskworld.data.curation.keys import keys_of
 from maskworld.data.curation.near_duplicates import BINS, signature
@@ -28,9 +30,6 @@ from maskworld.data.sources.registry import source_named
 from maskworld.storage import writing
 
 ROWS_FILE, FACTS_FILE, REJECTED_FILE, FILES_FILE = "rows.jsonl", "facts.arrow", "rejected.jsonl", "files.json"
-
-_STRINGS = ("id", "environment", "source", "group", "player", "model_family", "licence")
-_NUMBERS = ("length", "steps", "characters", "failed", "empty", "observations_cut", "entities", "revealed")
 
 
 def unit_folder(work: Path, unit: int) -> Path:
@@ -51,6 +50,7 @@ def convert_unit(unit: Unit, names: Sequence[str], work: Path, source_name: str,
     Raises:
         StorageError: the disk is full or read-only.
     """
+    gc.set_threshold(100_000)  # decoded records are many small objects and no cycles
     final = unit_folder(work, unit.number)
     draft = final.with_name(f".{final.name}.{os.getpid()}")
     with writing(final):
@@ -95,7 +95,7 @@ class _Facts:
     """Columns of what later stages need to know of each trajectory without reading it."""
 
     def __init__(self) -> None:
-        self._columns: dict[str, list[Any]] = {name: [] for name in (*_STRINGS, *_NUMBERS)}
+        self._columns: dict[str, list[Any]] = {name: [] for name in (*TEXTS, *NUMBERS, LENGTHS, "length")}
         self._contents, self._line_hashes, self._signatures = bytearray(), bytearray(), bytearray()
         self._contexts: list[int] = []
         self._groups: list[int] = []
@@ -104,18 +104,10 @@ class _Facts:
         self._signed: list[bool] = []
 
     def add(self, item: Converted) -> None:
-        trajectory, columns, keys = item.trajectory, self._columns, keys_of(item.trajectory)
-        for name in _STRINGS:
-            columns[name].append(getattr(trajectory, name))
-        steps = trajectory.steps
-        columns["length"].append(len(item.line))
-        columns["steps"].append(len(steps))
-        columns["characters"].append(sum(len(step.observation) for step in steps))
-        columns["failed"].append(sum(step.failed is True for step in steps))
-        columns["empty"].append(sum(not step.observation for step in steps))
-        columns["observations_cut"].append(item.observations_cut)
-        columns["entities"].append(item.entities)
-        columns["revealed"].append(item.revealed)
+        trajectory, keys = item.trajectory, keys_of(item.trajectory)
+        for name, value in item.facts.items():
+            self._columns[name].append(value)
+        self._columns["length"].append(len(item.line))
         self._line_hashes += hashlib.blake2b(item.line, digest_size=8).digest()
         self._contents += keys.content
         self._contexts.append(keys.context)
@@ -130,13 +122,14 @@ class _Facts:
         import pyarrow
         import pyarrow.feather
 
-        numbers = {name: pyarrow.array(np.asarray(self._columns[name], np.int64)) for name in _NUMBERS}
-        strings = {name: pyarrow.array(self._columns[name], pyarrow.string()) for name in _STRINGS}
+        numbers = {name: pyarrow.array(np.asarray(self._columns[name], np.int64)) for name in (*NUMBERS, "length")}
+        strings = {name: pyarrow.array(self._columns[name], pyarrow.string()) for name in TEXTS}
         lists = pyarrow.list_(pyarrow.uint64())
         table = pyarrow.table(
             {
                 **strings,
                 **numbers,
+                LENGTHS: pyarrow.array(self._columns[LENGTHS], pyarrow.list_(pyarrow.int32())),
                 "content": _fixed(self._contents, 16),
                 "line_hash": _fixed(self._line_hashes, 8),
                 "context": pyarrow.array(self._contexts, pyarrow.uint64()),
@@ -159,8 +152,8 @@ def _fixed(content: bytearray, width: int) -> Any:
 
 
 def _text_of(trajectory: Trajectory) -> bytes:
-    """What nearly equal trajectories have in common: state and steps, not the task and not the rules."""
-    texts = [trajectory.initial_state, trajectory.initial_observation]
+    """What nearly equal trajectories have in common: the steps. Databases and rules are shared by many that differ."""
+    texts = []
     for step in trajectory.steps:
         texts += [step.action, step.observation]
     return "\n".join(texts).encode("utf-8")

@@ -56,7 +56,7 @@ def trajectories(record: Any, origin: Origin) -> Iterator[Trajectory]:
             steps=steps,
             tool_schemas=tuple(clean(compact(entry, f"tools[{i}]")).text for i, entry in enumerate(schemas)),
             domain_rules=(rules,) if rules else (),
-            group=f"coderforge/{_RUN.sub('', own)}",
+            group=f"swe/{_RUN.sub('', own)}",
             player=PLAYER,
             licence=label(record.get("license"), "license"),
             metadata=notes.metadata(

@@ -75,7 +75,7 @@ def trajectories(record: Any, origin: Origin) -> Iterator[Trajectory]:
             task_context=task,
             steps=steps,
             domain_rules=rules,
-            group=f"mini_swe_agent/{instance or name}",
+            group=f"swe/{instance or name}",
             player=nested_text(info, "config", "model", "model_name"),
             metadata=notes.metadata(
                 exit_status=label(info.get("exit_status"), "info.exit_status"),

@@ -79,7 +79,7 @@ def trajectories(record: Any, origin: Origin) -> Iterator[Trajectory]:
             steps=steps,
             tool_schemas=tools,
             domain_rules=(rules,) if rules else (),
-            group=f"openhands/{own}",
+            group=f"swe/{own}",
             player=nested_text(row, "metadata", "llm_config", "model") or _model(events),
             metadata=notes.metadata(
                 agent=nested_text(row, "metadata", "agent_class"),

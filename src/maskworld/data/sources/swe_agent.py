@@ -81,7 +81,7 @@ def trajectories(record: Any, origin: Origin) -> Iterator[Trajectory]:
             task_context=task,
             steps=tuple(steps),
             domain_rules=rules,
-            group=f"swe_agent/{instance}",
+            group=f"swe/{instance}",
             player=model or _folder_model(run),
             metadata=notes.metadata(
                 exit_status=exit_status,

@@ -78,7 +78,7 @@ def trajectories(record: Any, origin: Origin) -> Iterator[Trajectory]:
             task_context=first_content(chat, "user", "messages", notes),
             steps=steps,
             domain_rules=(rules,) if rules else (),
-            group=f"swe_smith/{instance}",
+            group=f"swe/{instance}",
             player=label(record.get("model"), "model"),
             metadata=notes.metadata(syntax=syntax),
         )

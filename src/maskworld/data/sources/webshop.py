@@ -35,8 +35,8 @@ _HUMAN, _MODEL = {"human", "user"}, {"gpt", "assistant"}
 
 
 def matches(record: Any, path: Path) -> bool:
-    """Whether this is a conversation that names the shop in its id or its first three messages."""
-    if not isinstance(record, dict) or not isinstance(record.get("conversations"), list):
+    """Whether this is a conversation, without tools, that names the shop in its id or its first three messages."""
+    if not isinstance(record, dict) or not isinstance(record.get("conversations"), list) or "tools" in record:
         return False
     said = [entry.get("value") for entry in record["conversations"][:3] if isinstance(entry, dict)]
     names = [record.get("item_id"), record.get("id"), *said]

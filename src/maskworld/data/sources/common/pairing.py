@@ -87,7 +87,7 @@ def parse_arguments(value: Any) -> dict[str, Any] | str:
     if not isinstance(value, str):
         raise ValueError(f"must be an object or a JSON string, is {type(value).__name__}")
     try:
-        parsed = json.loads(value, parse_constant=_refuse, parse_float=_finite)
+        parsed = json.loads(value, parse_constant=refuse_constant, parse_float=finite_float)
     except (ValueError, RecursionError):
         return value
     return parsed if isinstance(parsed, dict) else value
@@ -102,11 +102,13 @@ def action_text(name: str, arguments: dict[str, Any] | str) -> str:
         raise ValueError("nested too deeply") from error
 
 
-def _refuse(constant: str) -> None:
+def refuse_constant(constant: str) -> None:
+    """For `json`: NaN and Infinity are no JSON. Raises ValueError."""
     raise ValueError(f"{constant} is no JSON")
 
 
-def _finite(digits: str) -> float:
+def finite_float(digits: str) -> float:
+    """For `json`: a number that fits. Raises ValueError for one that does not."""
     number = float(digits)
     if not math.isfinite(number):
         raise ValueError(f"{digits} is too large")

@@ -29,6 +29,8 @@ def clean(text: str) -> Cleaned:
     The operations are named `nul`, `ansi`, `crlf`, `surrogate_pair` (two halves were one character) and
     `lone_surrogate` (half of one became U+FFFD).
     """
+    if "\0" not in text and "\x1b" not in text and "\r" not in text and (text.isascii() or _is_encodable(text)):
+        return Cleaned(text, ())  # nearly every text; what follows looks at it five times
     done = []
 
     def apply(name: str, changed: str) -> None:
@@ -44,6 +46,14 @@ def clean(text: str) -> Cleaned:
     apply("surrogate_pair", _PAIR.sub(lambda m: m.group().encode("utf-16", "surrogatepass").decode("utf-16"), text))
     apply("lone_surrogate", _LONE.sub("\ufffd", text))
     return Cleaned(text, tuple(done))
+
+
+def _is_encodable(text: str) -> bool:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def content_text(content: Any) -> Cleaned:

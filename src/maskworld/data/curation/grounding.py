@@ -1,0 +1,196 @@
+"""Which things that an observation names were named before, and which it reveals.
+
+A thing (an entity) is a word that no dictionary would supply:
+
+- it has two or more characters, one of them a digit (`H9ZU1C`, `mia_li_3668`, `2024-05-17`, `W2378156`, `163.0`);
+- it holds a capital letter (`Mia`, `JFK`, `DatetimeIndex`), an `@`, or a dot or slash between letters (`fields.py`);
+- it is a quoted word in a row of a query (`('departments',)`);
+- it is a word with a number of up to three digits behind it (`countertop 1`), which counts as one thing.
+
+Names of members (`"origin":`) are no entities unless they hold a digit (`"credit_card_7891819":`). Words are cut at
+blanks, brackets, quotes and escapes. Letter case does not matter when they are looked up, so that the first word of a
+sentence is known wherever it was used inside of one; a path is also known when all of its parts are.
+
+An entity is grounded if e0, task, rules, schemas, directives, an earlier action or observation, or the step's own
+action named it; else the step reveals it. A world model can copy what is grounded and has to invent what is revealed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from operator import attrgetter
+from typing import Literal, NamedTuple
+
+from maskworld.data.schema import Trajectory
+
+_CUTTING = b"\"'`,{}[]()<>;!?=|*&^~\\\t\r\v\f"
+_BLANKS = bytes(ord(" ") if byte in _CUTTING else byte for byte in range(256))
+_MEMBER = "\x02"
+"""Put behind the name of a member, in place of the quote and the colon."""
+_AROUND = ".:-/#$%+@" + _MEMBER
+_DIGITS = frozenset("0123456789")
+_INNER = frozenset("_@./")
+_LONGEST_NUMBER = 3
+_NUMBERS = ("number", "digit")
+_MOST_WORDS = 1 << 15
+_ROW_NAME = re.compile(r"'([^\W\d]\w*)'")
+_COMMON = frozenset(
+    "the this that these those an in on at it its you your we he she they no not none null true false here there if "
+    "when for from to of and or but with is are was be by as all each now please".split()
+)
+"""Words that a sentence or a program begins with a capital letter."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepGrounding:
+    """The entities of one observation, each once, in an order that depends on the text alone."""
+
+    entities: tuple[str, ...]
+    revealed: tuple[str, ...]
+    """Those that nothing before the observation named."""
+
+
+class _Word(NamedTuple):
+    """What is to be known of a word."""
+
+    word: str
+    key: str
+    """As it is looked up: in lower case, without the signs around it."""
+    bare: str
+    """As it stands, without the signs around it."""
+    kind: Literal["plain", "entity", "number", "digit"]
+    """Numbers of up to three digits belong to the word before them."""
+
+
+class _Words(dict[str, _Word]):
+    """Words seen before: most words of a corpus are few, and this is the inner loop of the build."""
+
+    def __missing__(self, word: str) -> _Word:
+        if len(self) >= _MOST_WORDS:
+            self.clear()
+        self[word] = found = _classified(word)
+        return found
+
+
+def grounding(trajectory: Trajectory) -> tuple[StepGrounding, ...]:
+    """What each step's observation names and reveals; one pass over the trajectory, linear in its length."""
+    known = set(_lasting(trajectory.domain_rules + trajectory.tool_schemas))
+    _learn(trajectory.initial_state, known)
+    _learn(trajectory.task_context, known)
+    _learn(trajectory.initial_observation, known)
+    for text in trajectory.directives:
+        _learn(text, known)
+    found = []
+    for step in trajectory.steps:
+        for text in step.directives:
+            _learn(text, known)
+        _learn(step.action, known)
+        found.append(_grounded(step.observation, known))
+    return tuple(found)
+
+
+def revealed_share(trajectory: Trajectory) -> float:
+    """The share of the observations' entities that their steps reveal; 0 where no observation names any."""
+    steps = grounding(trajectory)
+    named = sum(len(step.entities) for step in steps)
+    return sum(len(step.revealed) for step in steps) / named if named else 0.0
+
+
+def is_grounded(trajectory: Trajectory, most_revealed: float) -> bool:
+    """Whether at most this share (0 to 1) of the observations' entities is revealed by them."""
+    return revealed_share(trajectory) <= most_revealed
+
+
+@lru_cache(maxsize=64)
+def _lasting(texts: tuple[str, ...]) -> frozenset[str]:
+    """What rules and schemas name: they are the same for many trajectories."""
+    known: set[str] = set()
+    for text in texts:
+        _learn(text, known)
+    return frozenset(known)
+
+
+def _learn(text: str, known: set[str]) -> None:
+    """Adds all that a text names."""
+    row = _row(text)
+    words = list(map(_word, set(row)))
+    _add(words, text, known)
+    numbers = {word for word, _, _, kind in words if kind in _NUMBERS}
+    if numbers:
+        known.update(_numbered(row, numbers))
+
+
+def _grounded(text: str, known: set[str]) -> StepGrounding:
+    """The entities of an observation, which is learnt."""
+    row = _row(text)
+    words = list(map(_word, dict.fromkeys(row)))  # in order, unlike a set
+    if text.startswith(("{", "[{")):
+        entities = {key: bare for _, key, bare, kind in words if kind == "entity" or kind == "number"}
+    else:
+        entities = {key: bare for _, key, bare, kind in words if kind == "entity"}
+        numbers = {word for word, _, _, kind in words if kind in _NUMBERS}
+        if numbers:
+            entities |= _numbered(row, numbers)
+        if text.startswith(("[(", "('")):
+            entities |= {name.lower(): name for name in _ROW_NAME.findall(text)}
+    revealed = [bare for key, bare in entities.items() if key not in known and not _all_parts_known(key, known)]
+    _add(words, text, known)
+    known.update(entities)
+    return StepGrounding(tuple(entities.values()), tuple(revealed))
+
+
+def _add(words: list[_Word], text: str, known: set[str]) -> None:
+    """Adds the keys of a text's words, and the parts of those that are paths."""
+    known.update(map(_key, words))
+    if "/" in text:
+        for word in words:
+            if "/" in word.key:
+                known.update(word.key.split("/"))
+
+
+def _row(text: str) -> list[str]:
+    """All words of a text, names of members with a mark at their end, a point between lines."""
+    if "\\" in text:
+        text = text.replace("\\n", "\n").replace("\\t", " ").replace("\\r", " ").replace('\\":', _MEMBER + " ")
+    text = text.replace('":', _MEMBER + " ").replace("':", _MEMBER + " ").replace("\n", " . ")
+    # As bytes, because on text that is not ASCII `translate` is slow.
+    return text.encode("utf-8", "surrogatepass").translate(_BLANKS).decode("utf-8", "surrogatepass").split()
+
+
+def _classified(word: str) -> _Word:
+    bare = word.strip(_AROUND)
+    key = bare.lower()
+    kind: Literal["plain", "entity", "number", "digit"] = "plain"
+    if not _DIGITS.isdisjoint(key):
+        if len(bare) <= _LONGEST_NUMBER and bare.isdigit() and word[0] == bare[0]:
+            kind = "digit" if len(bare) == 1 else "number"
+        elif len(bare) > 1:
+            kind = "entity"
+    elif word[-1] != _MEMBER and len(bare) > 1 and key not in _COMMON:
+        if key != bare or not _INNER.isdisjoint(key):
+            kind = "entity"
+    return _Word(word, key, bare, kind)
+
+
+def _numbered(row: list[str], numbers: set[str]) -> dict[str, str]:
+    """Short numbers with the word before them, as they are looked up and as they stand; alone where there is none."""
+    found = {}
+    for place in [place for place, word in enumerate(row) if word in numbers]:
+        _, key, bare, kind = _word(row[place])
+        before = row[place - 1] if place else ""
+        if before.isalpha():
+            found[f"{before.lower()} {key}"] = f"{before} {bare}"
+        elif kind == "number":
+            found[key] = bare
+    return found
+
+
+def _all_parts_known(key: str, known: set[str]) -> bool:
+    return "/" in key and all(part in known for part in key.split("/") if part)
+
+
+_word: Callable[[str], _Word] = _Words().__getitem__
+_key: Callable[[_Word], str] = attrgetter("key")
