@@ -2,6 +2,9 @@
 
 All work is done in the canonical order, by hash of the content and then of the line, so that neither the order of the
 files nor the number of workers changes anything: of equal trajectories always the same one stays.
+
+What is kept apart goes first: of equal or similar trajectories that of the out-of-distribution split stays, and what
+answers its questions goes before it can stand for anything else.
 """
 
 from __future__ import annotations
@@ -19,12 +22,12 @@ REASONS = (
     "licence not allowed",
     "observations reveal more than allowed",
     "duplicate",
+    "answers a question of the out-of-distribution split",
     "beginning of another trajectory",
     "near duplicate",
     "over the cap of its source",
-    "answers a question of the out-of-distribution split",
 )
-(KEPT, LICENCE, REVEALS, DUPLICATE, BEGINNING, NEAR_DUPLICATE, CAPPED, LEAKS) = range(len(REASONS))
+(KEPT, LICENCE, REVEALS, DUPLICATE, LEAKS, BEGINNING, NEAR_DUPLICATE, CAPPED) = range(len(REASONS))
 
 
 @dataclass(frozen=True)
@@ -82,43 +85,66 @@ class Selection:
 
 
 def select(candidates: Candidates, rules: Rules) -> Selection:
-    """The reasons in the order of `REASONS`: a trajectory goes for the first that applies."""
+    """The reasons in the order of `REASONS`: a trajectory goes for the first that applies.
+
+    One that is the beginning of another goes for it only where a longer one stays.
+    """
     reasons = np.zeros(len(candidates), np.int8)
     reasons[candidates.revealed > rules.most_revealed] = REVEALS
     reasons[~candidates.allowed] = LICENCE
+    capped = np.isin(candidates.sources, list(rules.caps))
     if not rules.keep_duplicates:
-        _mark_equal(candidates, reasons)
-        _mark_beginnings(candidates, reasons)
-        left = np.flatnonzero((reasons == KEPT) & candidates.signed)
-        if rules.near_duplicates <= 1:
-            alike = near_duplicates(candidates.signatures[left], rules.near_duplicates)
-            reasons[left[alike]] = NEAR_DUPLICATE
+        _mark_equal(candidates, reasons, capped)
+    _mark_leaks(candidates, reasons)
+    similar = np.zeros(len(candidates), bool)
+    if not rules.keep_duplicates:
+        similar = _similar(candidates, reasons, capped, rules.near_duplicates)
+        left = reasons == KEPT
+        reasons[similar] = NEAR_DUPLICATE
+        reasons[left & _begun(candidates, left & ~similar)] = BEGINNING
     for source, most in rules.caps.items():
         left = np.flatnonzero((reasons == KEPT) & (candidates.sources == source))
         draws = _mixed(candidates.contents[left, 1], rules.seed)
         reasons[left[np.argsort(draws, kind="stable")[most:]]] = CAPPED
-    _mark_leaks(candidates, reasons)
+    # Where a cap has taken all longer ones, the beginning goes with them or, from a source without a cap, comes back.
+    alone = (reasons == BEGINNING) & ~_begun(candidates, reasons == KEPT)
+    back = alone & ~capped & ~similar
+    reasons[alone] = CAPPED
+    reasons[back] = KEPT
+    reasons[back & _begun(candidates, reasons == KEPT)] = BEGINNING
     return Selection(reasons, _splits(candidates, reasons, rules))
 
 
-def _mark_equal(candidates: Candidates, reasons: np.ndarray) -> None:
+def _mark_equal(candidates: Candidates, reasons: np.ndarray, capped: Bool[np.ndarray, " n"]) -> None:
     left = np.flatnonzero(reasons == KEPT)
     content = candidates.contents[left]
-    same = (content[1:] == content[:-1]).all(axis=1)  # equal ones are neighbours in canonical order
+    order = np.lexsort((capped[left], ~candidates.out_of_distribution[left], content[:, 1], content[:, 0]))
+    left, content = left[order], content[order]
+    same = (content[1:] == content[:-1]).all(axis=1)
     reasons[left[1:][same]] = DUPLICATE
 
 
-def _mark_beginnings(candidates: Candidates, reasons: np.ndarray) -> None:
-    """Those whose steps are the first steps of a longer one that stays, the rest of the state being equal."""
+def _similar(
+    candidates: Candidates, reasons: np.ndarray, capped: Bool[np.ndarray, " n"], similarity: float
+) -> Bool[np.ndarray, " n"]:
+    """Near duplicates among those left; of similar ones the longest stays, so that none goes for its own beginning."""
+    found = np.zeros(len(candidates), bool)
+    if similarity <= 1:
+        left = np.flatnonzero((reasons == KEPT) & candidates.signed)
+        steps = np.diff(candidates.ends, prepend=0)[left]
+        left = left[np.lexsort((capped[left], -steps, ~candidates.out_of_distribution[left]))]
+        found[left[near_duplicates(candidates.signatures[left], similarity)]] = True
+    return found
+
+
+def _begun(candidates: Candidates, kept: Bool[np.ndarray, " n"]) -> Bool[np.ndarray, " n"]:
+    """Those whose steps are the first steps of a longer one of `kept`, the rest of the state being equal."""
     owners = candidates.owners
     with np.errstate(over="ignore"):
         within = candidates.contexts[owners] * np.uint64(0x9E3779B97F4A7C15) + candidates.beginnings
     final = np.zeros(len(within), bool)
     final[candidates.ends - 1] = True
-    kept = reasons == KEPT
-    inside = np.unique(within[~final & kept[owners]])
-    begun = np.isin(within[candidates.ends - 1], inside)
-    reasons[kept & begun] = BEGINNING
+    return np.isin(within[candidates.ends - 1], np.unique(within[~final & kept[owners]]))
 
 
 def _mark_leaks(candidates: Candidates, reasons: np.ndarray) -> None:
