@@ -114,7 +114,8 @@ class _Facts:
         self._groups.append(keys.group)
         self._questions.append(keys.questions)
         self._beginnings.append(keys.beginnings)
-        signed = signature(_text_of(trajectory))
+        # Rows of one episode share their history, and differ in the one step that is learned from each.
+        signed = None if trajectory.history_steps else signature(_text_of(trajectory))
         self._signed.append(signed is not None)
         self._signatures += bytes(2 * BINS) if signed is None else signed.tobytes()
 

@@ -20,7 +20,8 @@ class Keys:
     content: bytes
     """Of everything that is shown or predicted; neither id, player nor what was derived later."""
     context: int
-    """Of the parts around the steps other than e0."""
+    """Of the parts around the steps other than e0, and of how many steps are history: what one trajectory only shows
+    as history is not learned from it."""
     questions: tuple[int, ...]
     """Per step, of (e0, history, action): what the model is asked. None may occur in two splits."""
     beginnings: tuple[int, ...]
@@ -39,7 +40,7 @@ def keys_of(trajectory: Trajectory) -> Keys:
         questions.append(int.from_bytes(running.digest()[:8], "little"))
         _update(running, step.observation)
         beginnings.append(int.from_bytes(running.digest()[:8], "little"))
-    around = hashlib.blake2b(digest_size=16)
+    around = hashlib.blake2b(trajectory.history_steps.to_bytes(8, "little"), digest_size=16)
     for texts in (
         (trajectory.environment, trajectory.task_context, trajectory.initial_observation),
         trajectory.tool_schemas,
