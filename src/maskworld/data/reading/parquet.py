@@ -7,24 +7,26 @@ import decimal
 from collections.abc import Iterator
 from typing import Any
 
-from maskworld.data.reading.records import Damage, Part, Record, damaged
+from maskworld.data.reading.values import Damage, Part, Record, damaged
 from maskworld.data.sources.common.text import ATTACHMENT
 
-_BATCH_BYTES = 16 << 20
+_BATCH_BYTES, _BATCH_ROWS = 16 << 20, 64  # texts that occur often take no room in the file, but do in a batch
+_MOST_LOST = 1_000_000  # rows of a damaged row group that are counted one by one
 
 
 def read_rows(part: Part) -> Iterator[Record | Damage]:
     """The rows of the row groups [part.start, part.end), each as an object of its columns.
 
     A column without type is null in every row. A row that cannot be converted (text that is no UTF-8) is `Damage`, the
-    others of its batch are not lost. Times become ISO texts, decimals texts, bytes the mark of an attachment.
+    others of its batch are not lost. Times become ISO texts, decimals texts, maps objects, bytes the mark of an
+    attachment; a time that no calendar holds stays the number it is stored as.
     """
     import pyarrow
     import pyarrow.parquet
 
     try:
         file = pyarrow.parquet.ParquetFile(part.path)
-    except (pyarrow.ArrowException, OSError) as error:
+    except (pyarrow.ArrowException, OSError, ValueError) as error:
         yield damaged(part.first_index, f"the Parquet file cannot be read ({_first_line(error)})", b"")
         return
     with file:
@@ -33,16 +35,18 @@ def read_rows(part: Part) -> Iterator[Record | Damage]:
         for group in range(part.start, last):
             facts = file.metadata.row_group(group)
             size = max(1, facts.total_byte_size // max(1, facts.num_rows))
-            done = 0
+            done, why = 0, "it holds fewer rows than it says"
             try:
-                batches = file.iter_batches(max(1, min(1024, _BATCH_BYTES // size)), row_groups=[group])
+                batches = file.iter_batches(max(1, min(_BATCH_ROWS, _BATCH_BYTES // size)), row_groups=[group])
                 for batch in batches:
                     yield from _rows(batch, index + done)
                     done += batch.num_rows
-            except (pyarrow.ArrowException, OSError) as error:
-                for lost in range(done, facts.num_rows):
-                    yield damaged(index + lost, f"the row group is damaged ({_first_line(error)})", b"")
-            index += facts.num_rows
+            except (pyarrow.ArrowException, OSError, ValueError) as error:
+                why = _first_line(error)
+            # A damaged count of rows may be any number.
+            for lost in range(done, min(facts.num_rows, done + _MOST_LOST)):
+                yield damaged(index + lost, f"the row group is damaged ({why})", b"")
+            index += max(done, facts.num_rows)
 
 
 def row_groups(path: Any) -> list[tuple[int, int]]:
@@ -54,27 +58,52 @@ def row_groups(path: Any) -> list[tuple[int, int]]:
         with pyarrow.parquet.ParquetFile(path) as file:
             found = [file.metadata.row_group(group) for group in range(file.num_row_groups)]
             return [(facts.num_rows, facts.total_byte_size) for facts in found]
-    except (pyarrow.ArrowException, OSError):
+    except (pyarrow.ArrowException, OSError, ValueError):
         return []
 
 
 def _rows(batch: Any, first: int) -> Iterator[Record | Damage]:
+    import pyarrow
+
     try:
-        rows = batch.to_pylist()
-    except UnicodeDecodeError:
-        for index in range(batch.num_rows):
-            yield _row(batch.slice(index, 1), first + index)
+        names = _names(batch)
+        columns = [_values(column) for column in batch.columns]
+    except (ValueError, KeyError, OverflowError, pyarrow.ArrowException) as error:
+        if batch.num_rows > 1:
+            for index in range(batch.num_rows):
+                yield from _rows(batch.slice(index, 1), first + index)
+        else:
+            yield damaged(first, _why(error), b"")
         return
-    for index, row in enumerate(rows):
-        yield Record(first + index, {name: json_value(value) for name, value in row.items()})
+    for index in range(batch.num_rows):
+        yield Record(
+            first + index, {name: json_value(column[index]) for name, column in zip(names, columns, strict=True)}
+        )
 
 
-def _row(one: Any, index: int) -> Record | Damage:
+def _names(batch: Any) -> list[str]:
+    names = batch.schema.names
+    if len(set(names)) < len(names):
+        raise ValueError(f"the column {next(name for name in names if names.count(name) > 1)} occurs twice")
+    return names
+
+
+def _values(column: Any) -> list[Any]:
+    import pyarrow
+
     try:
-        (row,) = one.to_pylist()
-    except UnicodeDecodeError as error:
-        return damaged(index, f"no UTF-8 at byte {error.start} of a text (0x{error.object[error.start]:02x})", b"")
-    return Record(index, {name: json_value(value) for name, value in row.items()})
+        return column.to_pylist(maps_as_pydicts="strict")
+    except (ValueError, OverflowError, pyarrow.ArrowException):
+        if not pyarrow.types.is_temporal(column.type):
+            raise
+        width = pyarrow.int64() if column.type.bit_width == 64 else pyarrow.int32()
+        return column.view(width).to_pylist()
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, UnicodeDecodeError):
+        return f"no UTF-8 at byte {error.start} of a text (0x{error.object[error.start]:02x})"
+    return f"the row cannot be converted ({_first_line(error)})"
 
 
 def json_value(value: Any) -> Any:
@@ -82,7 +111,7 @@ def json_value(value: Any) -> Any:
     if value is None or isinstance(value, str | int | float):
         return value
     if isinstance(value, dict):
-        return {name: json_value(entry) for name, entry in value.items()}
+        return {str(name): json_value(entry) for name, entry in value.items()}
     if isinstance(value, list):
         return [json_value(entry) for entry in value]
     if isinstance(value, bytes):

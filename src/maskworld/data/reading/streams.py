@@ -9,6 +9,7 @@ from typing import Any, BinaryIO
 
 CHUNK = 1 << 18
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+UTF_16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 _GZIP, _ZSTD, _PARQUET = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PAR1"
 
 
@@ -57,7 +58,10 @@ def _gzip_chunks(file: BinaryIO) -> Iterator[tuple[bytes, str]]:
     unzip = zlib.decompressobj(zlib.MAX_WBITS | 16)
     pending, full = b"", False
     while full or (pending := pending or file.read(CHUNK)):
-        if unzip.eof:  # the next of several members
+        if unzip.eof:  # the next of several members, or zeros that fill a block of a tape
+            pending = pending.lstrip(b"\0")
+            if not pending:
+                continue
             unzip = zlib.decompressobj(zlib.MAX_WBITS | 16)
         before = unzip.copy()
         try:
@@ -84,15 +88,54 @@ def _salvage(unzip: Any, data: bytes) -> bytes:
 
 
 def _zstd_chunks(file: BinaryIO) -> Iterator[tuple[bytes, str]]:
-    import pyarrow
-
-    stream = pyarrow.CompressedInputStream(pyarrow.PythonFile(file, "r"), "zstd")
+    stream = _zstd_stream(file)
+    done = 0
     while True:
         try:
             chunk = stream.read(CHUNK)
         except OSError as error:
-            yield b"", f"the zstd stream is damaged or cut off ({error})"
+            yield _salvage_zstd(file, done), f"the zstd stream is damaged or cut off ({error})"
             return
         if not chunk:
             return
+        done += len(chunk)
         yield chunk, ""
+
+
+def _salvage_zstd(file: BinaryIO, done: int) -> bytes:
+    """What the file unzips to behind its first `done` bytes and before its damaged place."""
+    near = max(0, file.tell() - (1 << 17))  # pyarrow unzips what it has read in one go, and drops all of it at an error
+    file.seek(0)
+    stream = _zstd_stream(_ByteByByte(file, near))
+    good = bytearray()
+    try:
+        while done:
+            done -= len(stream.read(min(CHUNK, done)))
+        while byte := stream.read(1):
+            good += byte
+    except OSError:
+        pass
+    return bytes(good)
+
+
+def _zstd_stream(file: Any) -> Any:
+    import pyarrow
+
+    return pyarrow.CompressedInputStream(pyarrow.PythonFile(file, "r"), "zstd")
+
+
+class _ByteByByte:
+    """A file that gives single bytes from a place on, whatever is asked for."""
+
+    closed = False
+
+    def __init__(self, file: BinaryIO, start: int):
+        self._file, self._left = file, start
+
+    def close(self) -> None:
+        """The file is closed by who opened it."""
+
+    def read(self, size: int) -> bytes:
+        content = self._file.read(min(size, self._left) or 1)
+        self._left = max(0, self._left - len(content))
+        return content
