@@ -35,6 +35,7 @@ from maskworld.data.schema import Trajectory
 _TOKEN = re.compile(r"(\\+(?:u[0-9A-Za-z]{4}|[^\\])|\w+)")
 _ESCAPED_QUOTE = re.compile(r'\\+"')
 _BEFORE_VALUES = frozenset({'": "', '":"', '": "#', '":"#'})
+_CALLED = re.compile(r'\{"name"\s?:\s?"([^"\\]+)"')
 _BEHIND_NAMES = ("=", "(")
 _OPENINGS = ('"', "#")
 
@@ -102,7 +103,7 @@ def _renaming(trajectory: Trajectory, seed: int, split: dict[str, list[str]]) ->
     used = {*_tokens(trajectory.domain_rules), *schemas}
     for pieces in split.values():
         used.update(pieces[1::2])
-    fixed = schemas | _call_words(split[step.action] for step in trajectory.steps)
+    fixed = schemas | _call_words((step.action, split[step.action]) for step in trajectory.steps)
     numbers = draws(seed, "renaming", trajectory.id)
     people, ids = _people(quoted, spoken, used), _ids(quoted, spoken, used)
     escapes = "\\" in spoken
@@ -174,15 +175,17 @@ def _tokens(texts: tuple[str, ...]) -> frozenset[str]:
     return frozenset(token for text in texts for token in _TOKEN.findall(text))
 
 
-def _call_words(actions: Iterable[list[str]]) -> set[str]:
-    """Names of tools and of arguments as the actions use them, in JSON and in code."""
+def _call_words(actions: Iterable[tuple[str, list[str]]]) -> set[str]:
+    """Names of tools and of arguments as the actions, given with their pieces, use them: in JSON and in code."""
     found = set()
-    for pieces in actions:
-        row = zip(pieces[0::2], pieces[1::2], pieces[2::2], strict=False)
+    for action, pieces in actions:
+        called = _CALLED.match(action)
+        if called:
+            found.update(_TOKEN.findall(called.group(1)))
         found.update(
             token
-            for before, token, behind in row
-            if behind[:1] in _BEHIND_NAMES or behind[:2] == '":' or before == '{"name":"' or before == '{"name": "'
+            for token, behind in zip(pieces[1::2], pieces[2::2], strict=True)
+            if behind[:1] in _BEHIND_NAMES or behind[:2] == '":'
         )
     return found
 
@@ -195,7 +198,7 @@ def _quoted(text: str, pieces: list[str]) -> set[tuple[str, str, str]]:
     return {
         (name if before in _BEFORE_VALUES else "", before[-1], token)
         for name, before, token, behind in zip(tokens, between, tokens[1:], between[1:], strict=False)
-        if behind[:1] == '"' and before[-1:] in _OPENINGS
+        if behind[:1] == '"' and before[-1:] in _OPENINGS and token[0] != "\\"
     }
 
 

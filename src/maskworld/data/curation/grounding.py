@@ -181,7 +181,7 @@ def _numbered(row: list[str], numbers: set[str]) -> dict[str, str]:
     for place in [place for place, word in enumerate(row) if word in numbers]:
         _, key, bare, kind = _word(row[place])
         before = row[place - 1] if place else ""
-        if before.isalpha():
+        if before.isalpha() and before.lower() not in _COMMON:
             found[f"{before.lower()} {key}"] = f"{before} {bare}"
         elif kind == "number":
             found[key] = bare
