@@ -62,3 +62,8 @@ def decoded(index: int, content: bytes) -> Record | Damage:
         return damaged(index, f"no UTF-8 at byte {error.start} (0x{content[error.start]:02x})", content)
     except SchemaError as error:
         return damaged(index, error.reason, content, error.field)
+
+
+def printable(text: str) -> str:
+    """The text with what UTF-8 has no form for (a file's name, half of a surrogate pair) written as escapes."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
