@@ -102,8 +102,10 @@ def _data_build(options: argparse.Namespace, unknown: Sequence[str]) -> None:
     from maskworld.data.build.build import build
     from maskworld.data.build.config import BuildConfig
 
-    config = override(BuildConfig(), overrides(unknown, ("--out", "--source")))
-    build(options.paths, options.out, options.source, config)
+    fields = [word for word in unknown if word.startswith("-")]
+    paths = options.paths + [word for word in unknown if not word.startswith("-")]  # those behind an option
+    config = override(BuildConfig(), overrides(fields, ("--out", "--source")))
+    build(paths, options.out, options.source, config)
     print(f"built {options.out}; look at it with: maskworld data stats {options.out}")
 
 

@@ -14,6 +14,7 @@ from maskworld.errors import StorageError
 _ADVICE = {
     errno.ENOSPC: "no space left; free some or choose another run folder",
     errno.EDQUOT: "disk quota exceeded; free some space or choose another run folder",
+    errno.EFBIG: "the file would be larger than the file system or `ulimit -f` allows",
     errno.EROFS: "the file system is read-only; choose another run folder",
     errno.EACCES: "permission denied; choose a folder you may write",
     errno.EPERM: "permission denied; choose a folder you may write",

@@ -19,6 +19,7 @@ from typing import Any
 from maskworld.errors import DataError
 
 SCHEMA = "maskworld.trajectory/1"
+TOO_MANY_DIGITS = "holds an integer of more digits than Python converts"
 
 
 @dataclass(frozen=True)
@@ -138,8 +139,8 @@ def decode_json(text: str) -> Any:
         raise SchemaError("", f"no JSON: {error.msg} at character {error.pos}") from error
     except RecursionError as error:
         raise SchemaError("", "nested too deeply") from error
-    except ValueError as error:  # an integer of more digits than Python converts
-        raise SchemaError("", str(error)) from error
+    except ValueError as error:
+        raise SchemaError("", TOO_MANY_DIGITS) from error
 
 
 def _without_defaults(record: Step | Trajectory) -> dict[str, Any]:

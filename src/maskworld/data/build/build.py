@@ -5,8 +5,11 @@
 3. Choose among all trajectories at once, by their hashes (`curation/selection`).
 4. Write the files of the result (`result`).
 
-A finished piece is never done again: a build that was killed goes on where it was when the same command is given. The
-bytes of the result depend on the files and the settings alone.
+A finished piece is never done again: a build that was killed goes on where it was when the same command is given, also
+with other settings of stages 3 and 4. The bytes of the result depend on the files and the settings alone.
+
+Until it is finished, a build lies in `OUT/.work`: plan.json, a folder for each piece, and the files of the result in a
+folder named by what was chosen. They are moved into `OUT` one by one, the manifest last: where it is, all is.
 """
 
 from __future__ import annotations
@@ -22,12 +25,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from maskworld.data.build.config import BuildConfig
-from maskworld.data.build.plan import InputFile, Unit, input_files, units
+from maskworld.data.build.config import CONVERSION, BuildConfig
+from maskworld.data.build.plan import UNIT_BYTES, InputFile, Unit, input_files, units
 from maskworld.data.build.report import manifest_of, summary
 from maskworld.data.build.result import (
     INDEX_FILE,
     Collected,
+    Shard,
     choose,
     collect,
     removed,
@@ -68,10 +72,12 @@ def build(
         ConfigError: a setting names what is not there; `out` holds a build of other files or settings.
         StorageError: `out` cannot be written or holds something else.
     """
-    config, out = config or BuildConfig(), Path(out)
+    config, out = config or BuildConfig(), Path(os.path.abspath(out))
     if source:
         source_named(source)
     files = input_files(paths, out)
+    if not out.name:
+        raise StorageError(f"{out}: choose another folder")
     with writing(out), one_at_a_time(out):
         found = _finished(out, files, source, config)
         if found is not None:
@@ -84,6 +90,9 @@ def build(
         converted_in = time.perf_counter() - began
         manifest = _finish(planned, files, work, out, source, config, say)
         say(summary(manifest, redone, converted_in, time.perf_counter() - began))
+    if not manifest["rows"]["out"]:
+        most = ", ".join(f"{count}x {kind}" for kind, count in list(manifest["rows"]["rejected"].items())[:5])
+        raise DataError(f"not one trajectory came out ({most or 'no file has content'}); see {out / REJECTED_FILE}")
     return manifest
 
 
@@ -94,21 +103,29 @@ def settings_of(source: str, config: BuildConfig) -> dict[str, Any]:
 
 
 def _finished(out: Path, files: Sequence[InputFile], source: str, config: BuildConfig) -> dict[str, Any] | None:
-    """The manifest of a finished build in `out`, if it is of the same making; None where there is none at all."""
-    if not out.exists() or (out / _WORK / _PLAN_FILE).is_file():
-        return None
-    if not out.is_dir():
+    """The manifest of a finished build in `out`, if it is of the same making; None where there is none at all.
+
+    One without a trajectory is none: it is made anew, so that a mistake in the command can be mended.
+    """
+    if out.exists() and not out.is_dir():
         raise StorageError(f"{out}: is a file; choose another folder")
     path = out / MANIFEST_FILE
     if not path.is_file():
-        if any(entry.name != _WORK for entry in out.iterdir()):
+        is_begun = (out / _WORK / _PLAN_FILE).is_file()
+        if out.exists() and not is_begun and any(entry.name != _WORK for entry in out.iterdir()):
             raise StorageError(f"{out}: holds something other than a build; choose another folder or remove it")
         return None
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
         same = manifest["inputs"]["digest"] == _digest(files) and manifest["settings"] == settings_of(source, config)
+        rows = manifest["rows"]["out"]
     except (ValueError, KeyError, TypeError) as error:
         raise StorageError(f"{path}: is no manifest of a build ({error}); choose another folder or remove it") from None
+    shutil.rmtree(out / _WORK, ignore_errors=True)  # of a build that was killed when all else was done
+    if not rows:
+        for name in (MANIFEST_FILE, INDEX_FILE, REJECTED_FILE):
+            (out / name).unlink(missing_ok=True)
+        return None
     newer = [file.name for file in files if file.modified > path.stat().st_mtime_ns]
     if not same or newer:
         why = f"changed since ({newer[0]})" if same else "are others, or the settings are"
@@ -118,10 +135,12 @@ def _finished(out: Path, files: Sequence[InputFile], source: str, config: BuildC
 
 def _work_folder(out: Path, files: Sequence[InputFile], source: str, config: BuildConfig) -> Path:
     """The folder of the unfinished build, new or taken up again."""
+    settings = settings_of(source, config)
     plan = {
         "schema": SCHEMA,
         "files": hashlib.sha256(repr([(f.name, f.bytes, f.modified) for f in files]).encode()).hexdigest(),
-        "settings": settings_of(source, config),
+        "piece": UNIT_BYTES,
+        **{name: settings[name] for name in ("source", *CONVERSION)},
     }
     path = out / _WORK / _PLAN_FILE
     if path.is_file():
@@ -137,8 +156,10 @@ def _work_folder(out: Path, files: Sequence[InputFile], source: str, config: Bui
             )
     else:
         write_text(path, json.dumps(plan, indent=1) + "\n")
-    (out / _WORK / "units").mkdir(exist_ok=True)
-    (out / _WORK / "result").mkdir(exist_ok=True)
+    folder = out / _WORK / "units"
+    folder.mkdir(exist_ok=True)
+    for draft in folder.glob(".*"):  # of workers that were killed
+        shutil.rmtree(draft, ignore_errors=True)
     return out / _WORK
 
 
@@ -173,31 +194,49 @@ def _finish(
     config: BuildConfig,
     say: Callable[[str], None],
 ) -> dict[str, Any]:
-    result = work / "result"
     collected = collect(work, len(planned), config)
     selection = choose(collected, config)
     placed = list(shards(collected, selection, config.shard_rows))
-    workers = min(config.workers or available_cores(), max(1, len(placed)))
-    missing = [shard for shard, _ in placed if not (out / shard.name).exists()]
-    with _progress("writing", sum(int(shard.lengths.sum()) for shard in missing)) as advance:
-        sizes = {shard.name: int(shard.lengths.sum()) for shard in missing}
-        for name in run_tasks(write_shard, ((shard, work, result) for shard in missing), workers):
-            advance(sizes[name])
-    write_index(collected, selection, [(shard.name, rows) for shard, rows in placed], result / INDEX_FILE)
+    result = _result_folder(out, work, collected, selection, config)
+    _write_shards([shard for shard, _ in placed if not (out / shard.name).exists()], work, result, config)
+    write_index(collected, selection, placed, result / INDEX_FILE)
     rejected = _write_rejected(planned, work, collected, selection, result / REJECTED_FILE)
     inputs = {"files": len(files), "bytes": sum(file.bytes for file in files), "digest": _digest(files)}
-    manifest = manifest_of(
-        collected, selection, rejected, [unit_folder(work, unit.number) for unit in planned], inputs,
-        settings_of(source, config), [(shard.name, rows) for shard, rows in placed],
-    )  # fmt: skip
-    for path in sorted(result.iterdir()):
-        os.replace(path, out / path.name)
-    write_text(out / MANIFEST_FILE, json.dumps(manifest, indent=1, ensure_ascii=False) + "\n")
+    rows = [(shard.name, rows) for shard, rows in placed]
+    folders = [unit_folder(work, unit.number) for unit in planned]
+    manifest = manifest_of(collected, selection, rejected, folders, inputs, settings_of(source, config), rows)
+    write_text(result / MANIFEST_FILE, json.dumps(manifest, indent=1, ensure_ascii=False) + "\n")
+    for name in (*(name for name, _ in rows), INDEX_FILE, REJECTED_FILE, MANIFEST_FILE):
+        if (result / name).exists():
+            os.replace(result / name, out / name)
     shutil.rmtree(work)
-    if not manifest["rows"]["out"]:
-        most = ", ".join(f"{count}x {kind}" for kind, count in list(manifest["rows"]["rejected"].items())[:5])
-        raise DataError(f"not one trajectory came out ({most or 'no file has content'}); see {out / REJECTED_FILE}")
     return manifest
+
+
+def _result_folder(out: Path, work: Path, collected: Collected, selection: Selection, config: BuildConfig) -> Path:
+    """Where the files of the result are written, new or with what an earlier run has written of the same choice."""
+    chosen = hashlib.sha256(repr(config.shard_rows).encode())
+    for values in (collected.candidates.contents, selection.reasons, selection.splits):
+        chosen.update(values.tobytes())
+    result = work / f"result-{chosen.hexdigest()[:16]}"
+    if not result.is_dir():
+        if any(entry.name != _WORK for entry in out.iterdir()):
+            raise ConfigError(
+                f"{out}: holds files of an unfinished build with other settings; give the same command to finish it, "
+                "another --out, or remove the folder"
+            )
+        for other in work.glob("result-*"):
+            shutil.rmtree(other, ignore_errors=True)
+        result.mkdir()
+    return result
+
+
+def _write_shards(missing: Sequence[Shard], work: Path, result: Path, config: BuildConfig) -> None:
+    sizes = {shard.name: int(shard.lengths.sum()) for shard in missing}
+    workers = min(config.workers or available_cores(), max(1, len(missing)))
+    with _progress("writing", sum(sizes.values())) as advance:
+        for name in run_tasks(write_shard, ((shard, work, result) for shard in missing), workers):
+            advance(sizes[name])
 
 
 def _write_rejected(

@@ -7,6 +7,9 @@ from typing import Literal
 
 from maskworld.errors import ConfigError
 
+CONVERSION = ("directives", "seed", "longest_observation", "longest_record")
+"""The fields that bear on how a record is converted; the others only on what is chosen of the trajectories."""
+
 
 @dataclass(frozen=True)
 class BuildConfig:
@@ -55,7 +58,7 @@ class BuildConfig:
                 raise ConfigError(f"--{name}: must be at least 1, is {getattr(self, name)}")
         if not 0 <= self.most_revealed <= 1:
             raise ConfigError(f"--most_revealed: must be between 0 and 1, is {self.most_revealed}")
-        if self.near_duplicates < 0.5:
+        if not self.near_duplicates >= 0.5:  # nor is NaN
             raise ConfigError(f"--near_duplicates: must be at least 0.5, is {self.near_duplicates}")
         if self.workers < 0:
             raise ConfigError(f"--workers: cannot be negative, is {self.workers}")

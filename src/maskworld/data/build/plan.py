@@ -130,20 +130,18 @@ def units(files: Iterable[InputFile], source: Source | None) -> list[Unit]:
     return planned
 
 
-def _parts(file: InputFile, source: Source | None) -> Iterator[tuple[Part, int]]:
+def _parts(file: InputFile, source: Source | None) -> list[tuple[Part, int]]:
     try:
         how = compression(file.path)
+        if how == "parquet":
+            return list(_parquet_parts(file, source))
+        if how:
+            return [(Part(file.path), _UNZIPPED * file.bytes)]
+        if file.bytes > UNIT_BYTES and is_json_lines(file.path) and not _is_gathered(file.path, source):
+            return list(_line_parts(file))
     except OSError:
-        yield Part(file.path), file.bytes  # reported where it is read
-        return
-    if how == "parquet":
-        yield from _parquet_parts(file, source)
-    elif how:
-        yield Part(file.path), _UNZIPPED * file.bytes
-    elif file.bytes > UNIT_BYTES and is_json_lines(file.path) and not _is_gathered(file.path, source):
-        yield from _line_parts(file)
-    else:
-        yield Part(file.path), file.bytes
+        pass  # reported where it is read
+    return [(Part(file.path), file.bytes)]
 
 
 def _is_gathered(path: Path, source: Source | None) -> bool:

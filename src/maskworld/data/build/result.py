@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import os
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -169,15 +168,18 @@ def _second_ids(collected: Collected, selection: Selection) -> dict[int, str]:
     """A new id for every kept row whose id an earlier kept row has: the id and the beginning of its content's hash."""
     kept = np.flatnonzero(selection.reasons == KEPT)
     ids = collected.table.column("id").take(kept).to_pylist()
-    often = {name for name, count in Counter(ids).items() if count > 1}
     contents = collected.candidates.contents
-    seen: set[str] = set()
-    renamed = {}
+    given, seen = set(ids), set()
+    renamed: dict[int, str] = {}
     for row, name in zip(kept.tolist(), ids, strict=True):
-        if name in often:
-            if name in seen:
-                renamed[row] = f"{name}#{contents[row, 0]:016x}"
-            seen.add(name)
+        if name in seen:
+            again = renamed[row] = f"{name}#{contents[row, 0]:016x}"
+            number = 1
+            while renamed[row] in given:  # equal trajectories that are kept on purpose
+                number += 1
+                renamed[row] = f"{again}-{number}"
+            given.add(renamed[row])
+        seen.add(name)
     return renamed
 
 
@@ -215,16 +217,25 @@ def _lines(shard: Shard, work: Path) -> Iterator[bytes]:
         yield line
 
 
-def write_index(collected: Collected, selection: Selection, placed: list[tuple[str, np.ndarray]], path: Path) -> None:
+def write_index(
+    collected: Collected, selection: Selection, placed: Sequence[tuple[Shard, np.ndarray]], path: Path
+) -> None:
     """The table of all trajectories of the result: split, file, line and facts of each, in the order of the files."""
     import pyarrow
     import pyarrow.parquet
 
-    rows = np.concatenate([piece for _, piece in placed]) if placed else np.zeros(0, np.int64)
+    rows = np.concatenate([np.zeros(0, np.int64), *(piece for _, piece in placed)])
     table = collected.table.select([*TEXTS, *NUMBERS, LENGTHS]).take(pyarrow.array(rows))
-    files = [name for name, piece in placed for _ in range(len(piece))]
-    lines = np.concatenate([np.arange(len(piece)) for _, piece in placed]) if placed else rows
+    ids = table.column("id").to_pylist()
+    first = 0
+    for shard, piece in placed:
+        for place, name in shard.renamed.items():
+            ids[first + place] = name
+        first += len(piece)
+    files = [shard.name for shard, piece in placed for _ in range(len(piece))]
+    lines = np.concatenate([np.zeros(0, np.int64), *(np.arange(len(piece)) for _, piece in placed)])
     splits = [SPLIT_NAMES[split] for split in selection.splits[rows].tolist()]
+    table = table.set_column(table.schema.get_field_index("id"), "id", pyarrow.array(ids, pyarrow.string()))
     table = table.add_column(0, "line", pyarrow.array(lines.astype(np.int32)))
     table = table.add_column(0, "file", pyarrow.array(files, pyarrow.string()))
     table = table.add_column(0, "split", pyarrow.array(splits, pyarrow.string()))

@@ -25,6 +25,7 @@ from maskworld.data.build.facts import LENGTHS, NUMBERS, TEXTS
 from maskworld.data.build.plan import Unit
 from maskworld.data.curation.keys import keys_of
 from maskworld.data.curation.near_duplicates import BINS, signature
+from maskworld.data.reading.values import printable
 from maskworld.data.schema import Trajectory
 from maskworld.data.sources.registry import source_named
 from maskworld.storage import writing
@@ -59,6 +60,9 @@ def convert_unit(unit: Unit, names: Sequence[str], work: Path, source_name: str,
         try:
             _write_unit(unit, names, draft, source_name, config)
             os.replace(draft, final)
+        except OSError:
+            if not final.is_dir():  # a worker of a build that was killed has been faster
+                raise
         finally:
             shutil.rmtree(draft, ignore_errors=True)
     return unit.number
@@ -87,8 +91,15 @@ def _write_unit(unit: Unit, names: Sequence[str], folder: Path, source_name: str
 
 def rejected_line(name: str, item: Rejected) -> str:
     """One line of the file of rejected rows."""
-    row = {"file": name, "row": item.index, "source": item.source, "field": item.field, "reason": item.reason}
-    return json.dumps(row | {"kind": item.kind, "excerpt": item.excerpt}, ensure_ascii=False)
+    texts = {
+        "source": item.source,
+        "field": item.field,
+        "reason": item.reason,
+        "kind": item.kind,
+        "excerpt": item.excerpt,
+    }
+    row = {"file": name, "row": item.index} | {key: printable(text) for key, text in texts.items()}
+    return json.dumps(row, ensure_ascii=False)
 
 
 class _Facts:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -34,6 +35,7 @@ def run_tasks(task: Callable[..., Any], arguments: Iterable[tuple], workers: int
     pool = ProcessPoolExecutor(workers, context, initializer=_leave_with_parent, initargs=(os.getpid(),))
     waiting = iter(arguments)
     running = set()
+    others = set(multiprocessing.active_children())
     try:
         while True:
             while len(running) < _AHEAD * workers and (some := next(waiting, None)) is not None:
@@ -43,7 +45,11 @@ def run_tasks(task: Callable[..., Any], arguments: Iterable[tuple], workers: int
             finished, running = wait(running, return_when=FIRST_COMPLETED)
             for one in finished:
                 yield one.result()
-    except BrokenProcessPool:
+    except BaseException as error:
+        for process in set(multiprocessing.active_children()) - others:
+            process.terminate()  # what is unfinished is done again
+        if not isinstance(error, BrokenProcessPool):
+            raise
         raise DataError(
             "a worker process died (out of memory?); run the same command again, with fewer --workers or a smaller "
             "--longest_record if it happens again: what is finished is kept"
@@ -59,3 +65,4 @@ def _leave_with_parent(parent: int) -> None:
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, who ends the workers

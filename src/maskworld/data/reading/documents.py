@@ -14,7 +14,7 @@ from typing import Any
 
 from maskworld.data.reading.streams import UTF_16_MARKS, chunks
 from maskworld.data.reading.values import EXCERPT, Damage, Record, damaged, too_long
-from maskworld.data.schema import DECODER, SchemaError
+from maskworld.data.schema import DECODER, TOO_MANY_DIGITS, SchemaError
 
 _BLANKS = re.compile(r"[ \t\r\n\ufeff]*")
 _BETWEEN = re.compile(r"[ \t\r\n\ufeff,]*")
@@ -161,8 +161,8 @@ class _Values:
                     continue
                 broken_at = error.pos - text.at
                 fault = damaged(index, f"no JSON: {error.msg} at character {broken_at}", text.excerpt())
-            except ValueError as error:  # an integer of more digits than Python converts
-                fault = damaged(index, str(error), text.excerpt())
+            except ValueError:
+                fault = damaged(index, TOO_MANY_DIGITS, text.excerpt())
             if broken_at is None:
                 stop = end_of_value(text.ahead, text.at)
             else:
