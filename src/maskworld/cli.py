@@ -49,8 +49,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         return _refused(translated, leave=arguments is None)
     except KeyboardInterrupt:
-        resumes = words[:1] in (["train"], ["quickstart"])
-        told = "stopped; the same command goes on from the last checkpoint" if resumes else "stopped"
+        told = "stopped"
+        if words[:1] in (["train"], ["quickstart"]):
+            told = "stopped; the same command goes on from the last checkpoint"
+        elif words[:2] == ["data", "build"]:
+            told = "stopped; the same command goes on with what is not converted yet"
         print(f"\nmaskworld: {told}", file=sys.stderr)
         return 130
 

@@ -139,7 +139,7 @@ def _work_folder(out: Path, files: Sequence[InputFile], source: str, config: Bui
     plan = {
         "schema": SCHEMA,
         "files": hashlib.sha256(repr([(f.name, f.bytes, f.modified) for f in files]).encode()).hexdigest(),
-        "piece": UNIT_BYTES,
+        "piece_bytes": UNIT_BYTES,
         **{name: settings[name] for name in ("source", *CONVERSION)},
     }
     path = out / _WORK / _PLAN_FILE
