@@ -168,6 +168,7 @@ def killed(script: str, words: list[str]) -> int:
     return int(done.stdout)
 
 
+@pytest.mark.slow
 def test_a_build_killed_over_and_over_a_little_later_each_time_gets_through(dump, tmp_path):
     words = ["data", "build", str(dump[0]), *SETTINGS, "--workers=1", "--out", str(tmp_path / "out")]
     assert killed(CONVERTING, words) > 10
