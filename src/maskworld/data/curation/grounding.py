@@ -3,7 +3,8 @@
 A thing (an entity) is a word that no dictionary would supply:
 
 - it has two or more characters, one of them a digit (`H9ZU1C`, `mia_li_3668`, `2024-05-17`, `W2378156`, `163.0`);
-- it holds a capital letter (`Mia`, `JFK`, `DatetimeIndex`), an `@`, or a dot or slash between letters (`fields.py`);
+- it holds a capital letter (`Mia`, `JFK`, `DatetimeIndex`), or between letters an underscore, `@`, dot or slash
+  (`final_report`, `fields.py`), common words at the beginning of a sentence excepted;
 - it is a quoted word in a row of a query (`('departments',)`);
 - it is a word with a number of up to three digits behind it (`countertop 1`), which counts as one thing.
 
