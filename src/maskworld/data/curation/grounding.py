@@ -79,16 +79,11 @@ class _Words(dict[str, _Word]):
 def grounding(trajectory: Trajectory) -> tuple[StepGrounding, ...]:
     """What each step's observation names and reveals; one pass over the trajectory, linear in its length."""
     known = set(_lasting(trajectory.domain_rules + trajectory.tool_schemas))
-    _learn(trajectory.initial_state, known)
-    _learn(trajectory.task_context, known)
-    _learn(trajectory.initial_observation, known)
-    for text in trajectory.directives:
-        _learn(text, known)
+    context = (trajectory.initial_state, trajectory.task_context, trajectory.initial_observation)
+    _learn("\n".join((*context, *trajectory.directives)), known)
     found = []
     for step in trajectory.steps:
-        for text in step.directives:
-            _learn(text, known)
-        _learn(step.action, known)
+        _learn("\n".join((*step.directives, step.action)), known)
         found.append(_grounded(step.observation, known))
     return tuple(found)
 
