@@ -3,7 +3,8 @@
 A thing (an entity) is a word that no dictionary would supply:
 
 - it has two or more characters, one of them a digit (`H9ZU1C`, `mia_li_3668`, `2024-05-17`, `W2378156`, `163.0`);
-- it holds a capital letter (`Mia`, `JFK`, `DatetimeIndex`), an `@`, or a dot or slash between letters (`fields.py`);
+- it holds a capital letter (`Mia`, `JFK`, `DatetimeIndex`), or between letters an underscore, `@`, dot or slash
+  (`final_report`, `fields.py`), common words at the beginning of a sentence excepted;
 - it is a quoted word in a row of a query (`('departments',)`);
 - it is a word with a number of up to three digits behind it (`countertop 1`), which counts as one thing.
 
@@ -78,16 +79,11 @@ class _Words(dict[str, _Word]):
 def grounding(trajectory: Trajectory) -> tuple[StepGrounding, ...]:
     """What each step's observation names and reveals; one pass over the trajectory, linear in its length."""
     known = set(_lasting(trajectory.domain_rules + trajectory.tool_schemas))
-    _learn(trajectory.initial_state, known)
-    _learn(trajectory.task_context, known)
-    _learn(trajectory.initial_observation, known)
-    for text in trajectory.directives:
-        _learn(text, known)
+    context = (trajectory.initial_state, trajectory.task_context, trajectory.initial_observation)
+    _learn("\n".join((*context, *trajectory.directives)), known)
     found = []
     for step in trajectory.steps:
-        for text in step.directives:
-            _learn(text, known)
-        _learn(step.action, known)
+        _learn("\n".join((*step.directives, step.action)), known)
         found.append(_grounded(step.observation, known))
     return tuple(found)
 
