@@ -32,9 +32,10 @@ from maskworld.data.draws import draws
 from maskworld.data.person_names import ALSO_WORDS, NAMES_BY_LENGTH
 from maskworld.data.schema import Trajectory
 
-_TOKEN = re.compile(r"(\\+(?:u[0-9A-Za-z]{4}|[^\\])|\w+)")
-_ESCAPED_QUOTE = re.compile(r'\\+"')
+_TOKEN = re.compile(r"(\\++(?:u[0-9A-Za-z]{4}|[^\\])?|\w+)")
+_ESCAPED_QUOTE = re.compile(r'(?<!\\)\\+"')
 _BEFORE_VALUES = frozenset({'": "', '":"', '": "#', '":"#'})
+_BEHIND_BACKSLASH = re.compile(r"\\(\w+)")
 _CALLED = re.compile(r'\{"name"\s?:\s?"([^"\\]+)"')
 _BEHIND_NAMES = ("=", "(")
 _OPENINGS = ('"', "#")
@@ -103,26 +104,22 @@ def _renaming(trajectory: Trajectory, seed: int, split: dict[str, list[str]]) ->
     used = {*_tokens(trajectory.domain_rules), *schemas}
     for pieces in split.values():
         used.update(pieces[1::2])
-    fixed = schemas | _call_words((step.action, split[step.action]) for step in trajectory.steps)
+    calls = _call_words((step.action, split[step.action]) for step in trajectory.steps)
+    fixed = schemas | calls | set(_BEHIND_BACKSLASH.findall(spoken))
     numbers = draws(seed, "renaming", trajectory.id)
     people, ids = _people(quoted, spoken, used), _ids(quoted, spoken, used)
-    escapes = "\\" in spoken
-
-    def may_change(token: str) -> bool:
-        return token not in fixed and not (escapes and "\\" + token in spoken)
-
     mapping: dict[str, str] = {}
     names: dict[str, str] = {}
     for name in sorted(people):
         forms = [form for form in _forms(name) if form in used]
-        if all(map(may_change, forms)):
+        if fixed.isdisjoint(forms):
             new = _other_name(name, used, next(numbers))
             if new:
                 names[name] = new
                 used.update(_forms(new))
                 mapping |= {form: _in_case_of(new, form) for form in forms}
     for token in sorted(ids):
-        if token in used and token not in mapping and may_change(token):
+        if token in used and token not in mapping and token not in fixed:
             new = next((new for new in _other_ids(token, names, numbers) if new not in used), "")
             if new:
                 mapping[token] = new

@@ -26,7 +26,7 @@ ERRORS = {
     "mini-SWE-agent": "<returncode>1</returncode>\n<output>\nls: no such option\n</output>",
     "Toolathlon": '{"type":"text","text":"Security violation: not allowed","annotations":null,"error":true}',
     "Toolathlon, parts": '[{"type":"text","text":"x"},{"type":"text","text":"Command completed with return code: 2"}]',
-    "Toolathlon, Python": f"=== STDERR ===\n{TRACEBACK}\n=== EXECUTION INFO ===\nReturn code: 1\nExecution time: 0.03 s",
+    "Toolathlon, Python": f"=== STDERR ===\n{TRACEBACK}\n=== EXECUTION INFO ===\nReturn code: 1\nExecution: 0.03 s",
     "OpenHands": "ERROR:\nNo replacement was performed, old_str `x` did not appear verbatim in a.c.",
     "OpenHands, exit code": "some output\n[The command completed with exit code 127.]",
     "SWE-agent": "Your proposed edit has introduced new syntax error(s). Please read this error message carefully.",

@@ -53,3 +53,9 @@ def test_a_broken_simulation_is_named_and_costs_no_other():
 @settings(max_examples=25, deadline=None)
 def test_one_broken_member_of_tau2_bench_is_refused_or_harmless(record):
     check_broken(SOURCE, record, PATHS[0])
+
+
+def test_what_lies_in_the_folder_of_a_domain_accompanies_the_runs():
+    folder = PATHS[0].parent / "domains" / "airline"
+    assert all(SOURCE.accompanies(folder / name) for name in ("policy.md", "tasks.json", "db.toml"))
+    assert not SOURCE.accompanies(PATHS[0])

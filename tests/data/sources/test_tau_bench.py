@@ -62,3 +62,15 @@ def test_a_wrong_type_is_named():
 @settings(max_examples=25, deadline=None)
 def test_one_broken_member_of_tau_bench_is_refused_or_harmless(record):
     check_broken(SOURCE, record, PATH)
+
+
+def test_examples_without_calls_are_refused_by_name():
+    shown = {"messages_display": "user: Hi\nassistant: None\ntool: Error: user not found"}
+    assert SOURCE.matches(shown, PATH)
+    with pytest.raises(SchemaError) as caught:
+        convert(SOURCE, shown, PATH)
+    assert caught.value.field == "messages_display"
+
+
+def test_policies_accompany_the_runs():
+    assert SOURCE.accompanies(PATH.parent / "envs" / "airline" / "wiki.md") and not SOURCE.accompanies(PATH)

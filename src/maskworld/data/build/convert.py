@@ -196,7 +196,13 @@ def _rejected(damage: Damage, source: Source | None) -> Rejected:
 
 
 def _excerpt(record: Any) -> str:
+    """The beginning of a record; nothing more of it is encoded."""
+    text = ""
     try:
-        return json.dumps(record, default=str)[:_EXCERPT]
+        for piece in json.JSONEncoder(default=str).iterencode(record):
+            text += piece
+            if len(text) >= _EXCERPT:
+                break
     except (ValueError, RecursionError):
-        return ""
+        pass
+    return text[:_EXCERPT]

@@ -3,7 +3,8 @@
 A thing (an entity) is a word that no dictionary would supply:
 
 - it has two or more characters, one of them a digit (`H9ZU1C`, `mia_li_3668`, `2024-05-17`, `W2378156`, `163.0`);
-- it holds a capital letter (`Mia`, `JFK`, `DatetimeIndex`), an `@`, or a dot or slash between letters (`fields.py`);
+- it holds a capital letter (`Mia`, `JFK`, `DatetimeIndex`), or between letters an underscore, `@`, dot or slash
+  (`final_report`, `fields.py`), common words at the beginning of a sentence excepted;
 - it is a quoted word in a row of a query (`('departments',)`);
 - it is a word with a number of up to three digits behind it (`countertop 1`), which counts as one thing.
 
@@ -21,8 +22,6 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from operator import attrgetter
-from typing import Literal, NamedTuple
 
 from maskworld.data.schema import Trajectory
 
@@ -34,7 +33,6 @@ _AROUND = ".:-/#$%+@" + _MEMBER
 _DIGITS = frozenset("0123456789")
 _INNER = frozenset("_@./")
 _LONGEST_NUMBER = 3
-_NUMBERS = ("number", "digit")
 _MOST_WORDS = 1 << 15
 _ROW_NAME = re.compile(r"'([^\W\d]\w*)'")
 _COMMON = frozenset(
@@ -53,41 +51,49 @@ class StepGrounding:
     """Those that nothing before the observation named."""
 
 
-class _Word(NamedTuple):
-    """What is to be known of a word."""
+class _Words(dict[str, str]):
+    """Words seen before and what they are looked up by: in lower case, without the signs around them.
 
-    word: str
-    key: str
-    """As it is looked up: in lower case, without the signs around it."""
-    bare: str
-    """As it stands, without the signs around it."""
-    kind: Literal["plain", "entity", "number", "digit"]
-    """Numbers of up to three digits belong to the word before them."""
+    Most words of a corpus are few, and this is the inner loop of the build: what is known of a word is kept in such a
+    way that no line of Python runs for a word that was met before and names nothing.
+    """
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.entities: dict[str, str] = {}
+        """Words that are entities, as they stand without the signs around them."""
+        self.numbers: dict[str, str] = {}
+        """Numbers of up to three digits, likewise: they belong to the word before them."""
 
-class _Words(dict[str, _Word]):
-    """Words seen before: most words of a corpus are few, and this is the inner loop of the build."""
+    def __missing__(self, word: str) -> str:
+        bare = word.strip(_AROUND)
+        self[word] = key = bare.lower()
+        if not _DIGITS.isdisjoint(key):
+            if len(bare) <= _LONGEST_NUMBER and bare.isdigit() and word[0] == bare[0]:
+                self.numbers[word] = bare
+            elif len(bare) > 1:
+                self.entities[word] = bare
+        elif word[-1] != _MEMBER and len(bare) > 1 and key not in _COMMON:
+            if key != bare or not _INNER.isdisjoint(key):
+                self.entities[word] = bare
+        return key
 
-    def __missing__(self, word: str) -> _Word:
-        if len(self) >= _MOST_WORDS:
-            self.clear()
-        self[word] = found = _classified(word)
-        return found
+    def shrink(self) -> None:
+        """Forget all if they have become too many. Not while a text is being read."""
+        if len(self) > _MOST_WORDS:
+            for words in (self, self.entities, self.numbers):
+                words.clear()
 
 
 def grounding(trajectory: Trajectory) -> tuple[StepGrounding, ...]:
     """What each step's observation names and reveals; one pass over the trajectory, linear in its length."""
+    _WORDS.shrink()
     known = set(_lasting(trajectory.domain_rules + trajectory.tool_schemas))
-    _learn(trajectory.initial_state, known)
-    _learn(trajectory.task_context, known)
-    _learn(trajectory.initial_observation, known)
-    for text in trajectory.directives:
-        _learn(text, known)
+    context = (trajectory.initial_state, trajectory.task_context, trajectory.initial_observation)
+    _learn("\n".join((*context, *trajectory.directives)), known)
     found = []
     for step in trajectory.steps:
-        for text in step.directives:
-            _learn(text, known)
-        _learn(step.action, known)
+        _learn("\n".join((*step.directives, step.action)), known)
         found.append(_grounded(step.observation, known))
     return tuple(found)
 
@@ -116,39 +122,40 @@ def _lasting(texts: tuple[str, ...]) -> frozenset[str]:
 def _learn(text: str, known: set[str]) -> None:
     """Adds all that a text names."""
     row = _row(text)
-    words = list(map(_word, set(row)))
-    _add(words, text, known)
-    numbers = {word for word, _, _, kind in words if kind in _NUMBERS}
+    words = set(row)
+    keys = list(map(_key, words))
+    numbers = words & _WORDS.numbers.keys()
     if numbers:
         known.update(_numbered(row, numbers))
+    _add(keys, text, known)
 
 
 def _grounded(text: str, known: set[str]) -> StepGrounding:
     """The entities of an observation, which is learnt."""
     row = _row(text)
-    words = list(map(_word, dict.fromkeys(row)))  # in order, unlike a set
+    words = dict.fromkeys(row)  # in order, unlike a set
+    keys = list(map(_key, words))
+    entities = {_WORDS[word]: _WORDS.entities[word] for word in filter(_WORDS.entities.__contains__, words)}
+    numbers = words.keys() & _WORDS.numbers.keys()
     if text.startswith(("{", "[{")):
-        entities = {key: bare for _, key, bare, kind in words if kind == "entity" or kind == "number"}
-    else:
-        entities = {key: bare for _, key, bare, kind in words if kind == "entity"}
-        numbers = {word for word, _, _, kind in words if kind in _NUMBERS}
-        if numbers:
-            entities |= _numbered(row, numbers)
-        if text.startswith(("[(", "('")):
-            entities |= {name.lower(): name for name in _ROW_NAME.findall(text)}
+        entities |= {_WORDS[word]: _WORDS.numbers[word] for word in words if word in numbers and len(_WORDS[word]) > 1}
+    elif numbers:
+        entities |= _numbered(row, numbers)
+    if text.startswith(("[(", "('")):
+        entities |= {name.lower(): name for name in _ROW_NAME.findall(text)}
     revealed = [bare for key, bare in entities.items() if key not in known and not _all_parts_known(key, known)]
-    _add(words, text, known)
+    _add(keys, text, known)
     known.update(entities)
     return StepGrounding(tuple(entities.values()), tuple(revealed))
 
 
-def _add(words: list[_Word], text: str, known: set[str]) -> None:
+def _add(keys: list[str], text: str, known: set[str]) -> None:
     """Adds the keys of a text's words, and the parts of those that are paths."""
-    known.update(map(_key, words))
+    known.update(keys)
     if "/" in text:
-        for word in words:
-            if "/" in word.key:
-                known.update(word.key.split("/"))
+        for key in keys:
+            if "/" in key:
+                known.update(key.split("/"))
 
 
 def _row(text: str) -> list[str]:
@@ -160,31 +167,16 @@ def _row(text: str) -> list[str]:
     return text.encode("utf-8", "surrogatepass").translate(_BLANKS).decode("utf-8", "surrogatepass").split()
 
 
-def _classified(word: str) -> _Word:
-    bare = word.strip(_AROUND)
-    key = bare.lower()
-    kind: Literal["plain", "entity", "number", "digit"] = "plain"
-    if not _DIGITS.isdisjoint(key):
-        if len(bare) <= _LONGEST_NUMBER and bare.isdigit() and word[0] == bare[0]:
-            kind = "digit" if len(bare) == 1 else "number"
-        elif len(bare) > 1:
-            kind = "entity"
-    elif word[-1] != _MEMBER and len(bare) > 1 and key not in _COMMON:
-        if key != bare or not _INNER.isdisjoint(key):
-            kind = "entity"
-    return _Word(word, key, bare, kind)
-
-
 def _numbered(row: list[str], numbers: set[str]) -> dict[str, str]:
     """Short numbers with the word before them, as they are looked up and as they stand; alone where there is none."""
     found = {}
     for place in [place for place, word in enumerate(row) if word in numbers]:
-        _, key, bare, kind = _word(row[place])
+        bare = _WORDS.numbers[row[place]]
         before = row[place - 1] if place else ""
         if before.isalpha() and before.lower() not in _COMMON:
-            found[f"{before.lower()} {key}"] = f"{before} {bare}"
-        elif kind == "number":
-            found[key] = bare
+            found[f"{before.lower()} {bare}"] = f"{before} {bare}"
+        elif len(bare) > 1:
+            found[bare] = bare
     return found
 
 
@@ -192,5 +184,5 @@ def _all_parts_known(key: str, known: set[str]) -> bool:
     return "/" in key and all(part in known for part in key.split("/") if part)
 
 
-_word: Callable[[str], _Word] = _Words().__getitem__
-_key: Callable[[_Word], str] = attrgetter("key")
+_WORDS = _Words()
+_key: Callable[[str], str] = _WORDS.__getitem__

@@ -15,8 +15,8 @@ from typing import Any
 
 from maskworld.data.schema import Trajectory
 from maskworld.data.sources.common.base import Origin, Source
-from maskworld.data.sources.common.checks import Notes, array, identifier, label, mapping, member, number
-from maskworld.data.sources.common.fields import compact, decoded, first_content, messages, paired, steps_of
+from maskworld.data.sources.common.checks import Notes, identifier, label, mapping, member, number
+from maskworld.data.sources.common.fields import decoded, first_content, messages, paired, schema_texts, steps_of
 from maskworld.data.sources.common.text import clean
 
 NO_TRANSITION = frozenset({"think", "finish"})
@@ -41,7 +41,7 @@ def trajectories(record: Any, origin: Origin) -> Iterator[Trajectory]:
     notes = Notes()
     own = identifier(record.get("trajectory_id"), "trajectory_id") or clean(origin.identity).text
     chat = messages(decoded(member(record, "messages", "messages"), "messages"), "messages")
-    schemas = array(decoded(record.get("tools") or [], "tools"), "tools")
+    schemas = schema_texts(record.get("tools"), "tools")
     grade = record.get("reward")
     reward = 0.0 if grade is None else number(grade, "reward")
     found = paired(chat, "messages", notes, "tool_call_id")
@@ -54,7 +54,7 @@ def trajectories(record: Any, origin: Origin) -> Iterator[Trajectory]:
             initial_state="",
             task_context=first_content(chat, "user", "messages", notes),
             steps=steps,
-            tool_schemas=tuple(clean(compact(entry, f"tools[{i}]")).text for i, entry in enumerate(schemas)),
+            tool_schemas=schemas,
             domain_rules=(rules,) if rules else (),
             group=f"swe/{_RUN.sub('', own)}",
             player=PLAYER,

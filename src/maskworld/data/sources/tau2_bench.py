@@ -27,6 +27,11 @@ def matches(record: Any, path: Path) -> bool:
     )
 
 
+def accompanies(path: Path) -> bool:
+    """Policies, tasks and databases of a domain."""
+    return path.parent.parent.name == "domains" and path.suffix in (".md", ".json", ".toml")
+
+
 def trajectories(record: Any, origin: Origin) -> Iterator[Trajectory | SchemaError]:
     """One trajectory, or the error of a broken one, for each simulation that holds a transition."""
     mapping(record, "")
@@ -94,4 +99,4 @@ def _instructions(tasks: Any) -> dict[str, str]:
     return found
 
 
-SOURCE = Source(name="tau2_bench", licence="MIT", matches=matches, trajectories=trajectories)
+SOURCE = Source(name="tau2_bench", licence="MIT", matches=matches, trajectories=trajectories, accompanies=accompanies)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from maskworld.data.schema import Trajectory
+from maskworld.data.schema import SchemaError, Trajectory
 from maskworld.data.sources.common.base import Origin, Source
 from maskworld.data.sources.common.checks import Notes, identifier, mapping, member, number
 from maskworld.data.sources.common.fields import first_content, messages, paired, steps_of
@@ -23,13 +23,23 @@ _DOMAIN = re.compile(r"-(airline|retail)(?=[-_.]|$)")
 
 
 def matches(record: Any, path: Path) -> bool:
-    """Whether this is a run: `task_id`, `traj` and `reward` together."""
-    return isinstance(record, dict) and {"task_id", "reward"} <= record.keys() and isinstance(record.get("traj"), list)
+    """Whether this is a run (`task_id`, `traj` and `reward` together), or an example that is shown to a model."""
+    if not isinstance(record, dict):
+        return False
+    run = {"task_id", "reward"} <= record.keys() and isinstance(record.get("traj"), list)
+    return run or record.keys() == {"messages_display"}
+
+
+def accompanies(path: Path) -> bool:
+    """The policy of a domain."""
+    return path.name == "wiki.md" and "envs" in path.parts
 
 
 def trajectories(record: Any, origin: Origin) -> Iterator[Trajectory]:
     """The run, unless it holds no transition. Raises SchemaError for a broken record."""
     mapping(record, "")
+    if record.keys() == {"messages_display"}:
+        raise SchemaError("messages_display", "shows what was said and answered but not the calls")
     notes = Notes()
     stem = clean(origin.path.stem).text
     domain = _DOMAIN.search(stem)
@@ -59,4 +69,4 @@ def trajectories(record: Any, origin: Origin) -> Iterator[Trajectory]:
         )
 
 
-SOURCE = Source(name="tau_bench", licence="MIT", matches=matches, trajectories=trajectories)
+SOURCE = Source(name="tau_bench", licence="MIT", matches=matches, trajectories=trajectories, accompanies=accompanies)

@@ -12,8 +12,8 @@ from typing import Any
 
 from maskworld.data.schema import SchemaError, Trajectory
 from maskworld.data.sources.common.base import Origin, Source
-from maskworld.data.sources.common.checks import Notes, array, identifier, label, mapping, member
-from maskworld.data.sources.common.fields import compact, decoded, first_content, messages, paired, steps_of
+from maskworld.data.sources.common.checks import Notes, identifier, label, mapping, member
+from maskworld.data.sources.common.fields import decoded, first_content, messages, paired, schema_texts, steps_of
 from maskworld.data.sources.common.text import clean
 
 NO_TRANSITION: frozenset[str] = frozenset({"local-claim_done"})
@@ -37,8 +37,7 @@ def trajectories(record: Any, origin: Origin) -> Iterator[Trajectory]:
         raise SchemaError("task_status.evaluation", "must be true, false or null")
     running = label(status.get("running"), "task_status.running")
     config = mapping(decoded(record.get("config"), "config") or {}, "config")
-    tools = mapping(decoded(record.get("tool_calls"), "tool_calls") or {}, "tool_calls")
-    schemas = array(tools.get("tools") or [], "tool_calls.tools")
+    schemas = schema_texts(record.get("tool_calls"), "tool_calls", "tools")
     chat = messages(decoded(member(record, "messages", "messages"), "messages"), "messages")
     context = notes.content(config.get("task_str"), "config.task_str")
     policy = first_content(chat, "system", "messages", notes)
@@ -52,10 +51,7 @@ def trajectories(record: Any, origin: Origin) -> Iterator[Trajectory]:
             initial_state="",
             task_context=context or first_content(chat, "user", "messages", notes),
             steps=steps,
-            tool_schemas=tuple(
-                clean(compact(mapping(entry, f"tool_calls.tools[{i}]"), f"tool_calls.tools[{i}]")).text
-                for i, entry in enumerate(schemas)
-            ),
+            tool_schemas=schemas,
             domain_rules=(policy,) if policy else (),
             group=f"toolathlon/{task}",
             player=_RUN.sub("", run),

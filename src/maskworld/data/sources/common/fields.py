@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection
+from functools import lru_cache
 from typing import Any
 
 from maskworld.data.schema import SchemaError, Step
 from maskworld.data.sources.common.checks import Notes, array, label, mapping, member, text
 from maskworld.data.sources.common.pairing import Call, Pair, Pairing, Result, action_text, pair, parse_arguments
+from maskworld.data.sources.common.text import clean
 
 
 def decoded(value: Any, path: str) -> Any:
@@ -30,6 +32,26 @@ def compact(value: Any, path: str) -> str:
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     except (ValueError, RecursionError) as error:
         raise SchemaError(path, "holds what JSON cannot") from error
+
+
+def schema_texts(value: Any, path: str, member: str = "") -> tuple[str, ...]:
+    """The tools of a record, one line of JSON each, from an array or an object of one under `member`, or its string.
+
+    Runs of one task hold the same string: what it gives is remembered.
+    """
+    return _schemas_of_text(value, path, member) if isinstance(value, str) else _schemas(value, path, member)
+
+
+@lru_cache(maxsize=256)
+def _schemas_of_text(value: str, path: str, name: str) -> tuple[str, ...]:
+    return _schemas(decoded(value, path), path, name)
+
+
+def _schemas(value: Any, path: str, name: str) -> tuple[str, ...]:
+    if name and value:
+        value, path = mapping(value, path).get(name), f"{path}.{name}"
+    entries = enumerate(array([] if value in (None, "") else value, path))
+    return tuple(clean(compact(entry, f"{path}[{index}]")).text for index, entry in entries)
 
 
 def messages(value: Any, path: str) -> list[dict[str, Any]]:
