@@ -84,10 +84,10 @@ def convert_part(
             else:
                 for owner, index, record in dispatch.put(item):
                     yield from _converted(owner, index, record, part, config)
-        for owner, index, record in dispatch.rest():
-            yield from _converted(owner, index, record, part, config)
     except OSError as error:
         yield _rejected(damaged(part.first_index, f"the file cannot be read ({error.strerror or error})", b""), source)
+    for owner, index, record in dispatch.rest():
+        yield from _converted(owner, index, record, part, config)
 
 
 class _Dispatch:
@@ -101,7 +101,10 @@ class _Dispatch:
 
     def is_record(self, value: Any) -> bool:
         known = [self._given] if self._given else SOURCES.values()
-        return any(source.matches(value, self._path) for source in known)
+        try:
+            return any(source.matches(value, self._path) for source in known)
+        except Exception:  # a fault of a source, which `put` names
+            return True
 
     def put(self, item: Record) -> Iterator[tuple[Source | str, int, Any]]:
         """(source, index, record) of what is complete; in place of a source the reason why there is none."""
@@ -110,6 +113,9 @@ class _Dispatch:
             name = source.gathered_by(item.value) if source and source.gathered_by else None
         except DataError as error:  # SchemaError is one: the record does not say what it is a part of
             yield str(error), item.index, item.value
+            return
+        except Exception as error:
+            yield _fault(error), item.index, item.value
             return
         if source is None:
             yield "no source recognises the record; --source NAME says which it is", item.index, item.value
@@ -151,19 +157,29 @@ def _converted(
             if isinstance(one, SchemaError):
                 yield Rejected(index, owner.name, one.field, one.reason, _excerpt(record))
             else:
-                yield from _finished(one, owner, index, config)
+                yield _finished(one, owner, index, config)
         if not found:
             yield Rejected(index, owner.name, "", NO_TRANSITION, _excerpt(record))
     except SchemaError as error:
         yield Rejected(index, owner.name, error.field, error.reason, _excerpt(record))
-    except Exception as error:  # a fault of the source, which must not cost the other records
-        reason = f"the source failed ({type(error).__name__}: {error})"
-        yield Rejected(index, owner.name, "", reason, _excerpt(record))
+    except Exception as error:  # which must not cost the other records
+        yield Rejected(index, owner.name, "", _fault(error), _excerpt(record))
 
 
-def _finished(
-    trajectory: Trajectory, source: Source, index: int, config: BuildConfig
-) -> Iterator[Converted | Rejected]:
+def _fault(error: Exception) -> str:
+    return f"the source failed ({type(error).__name__}: {error})"
+
+
+def _finished(trajectory: Trajectory, source: Source, index: int, config: BuildConfig) -> Converted | Rejected:
+    try:
+        return _completed(trajectory, source, config)
+    except SchemaError as error:
+        return Rejected(index, source.name, error.field, error.reason, trajectory.id[:_EXCERPT])
+    except Exception as error:  # which must not cost the other trajectories of the record
+        return Rejected(index, source.name, "", _fault(error), trajectory.id[:_EXCERPT])
+
+
+def _completed(trajectory: Trajectory, source: Source, config: BuildConfig) -> Converted:
     longest = config.longest_observation
     cut = sum(len(step.observation) > longest for step in trajectory.steps)
     if cut:
@@ -177,12 +193,8 @@ def _finished(
     outcomes, grounded = [outcome(step) for step in trajectory.steps], grounding(trajectory)
     if config.directives == "derived":
         trajectory = with_derived_directives(trajectory, config.seed, outcomes)
-    try:
-        line = trajectory_to_json(trajectory).encode("utf-8")
-    except SchemaError as error:
-        yield Rejected(index, source.name, error.field, error.reason, trajectory.id[:_EXCERPT])
-        return
-    yield Converted(trajectory, line, facts_of(trajectory, outcomes, grounded, cut))
+    line = trajectory_to_json(trajectory).encode("utf-8")
+    return Converted(trajectory, line, facts_of(trajectory, outcomes, grounded, cut))
 
 
 def _cut(step: Any, longest: int) -> Any:
