@@ -54,107 +54,134 @@ def chat(content):
     return {"item_id": "webshop_x", "conversations": [{"from": "human", "value": content}]}
 
 
-def hostile_files(folder: Path) -> dict[str, tuple[list[int], list[str]]]:
-    """Writes them; the sessions that are good in each, and what is said of the others, in their order."""
-    zstd = pyarrow.Codec("zstd")
-    expected: dict[str, tuple[list[int], list[str]]] = {}
-    count = 0
+class Hostile:
+    """Files with good and bad rows."""
 
-    def file(name, content, good, *reasons):
-        nonlocal count
-        path = folder / name
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.expected: dict[str, tuple[list[int], list[str]]] = {}
+        """Per file as reports name it: the sessions that are good, and what is said of the other rows, in order."""
+        self._count = 0
+
+    def some(self, number: int) -> list[int]:
+        """Numbers of sessions that occur nowhere else."""
+        self._count += number
+        return list(range(self._count - number, self._count))
+
+    def file(self, name: str, content: bytes | str, good: list[int], *reasons: str) -> None:
+        path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
-        expected[name] = (good, list(reasons))
+        self.expected[name] = (good, list(reasons))
 
-    def some(number):
-        nonlocal count
-        count += number
-        return list(range(count - number, count))
 
-    def records(numbers):
-        return [session(number) for number in numbers]
+def records(numbers: list[int]) -> list[dict[str, Any]]:
+    return [session(number) for number in numbers]
 
-    good = some(40)
+
+def hostile_files(folder: Path) -> dict[str, tuple[list[int], list[str]]]:
+    """Writes them all; see `Hostile.expected`."""
+    dump = Hostile(folder)
+    for write in (_zipped, _broken_lines, _forms_of_json, _no_sessions, _parquet, _names_and_links):
+        write(dump)
+    return dump.expected
+
+
+def _zipped(dump: Hostile) -> None:
+    good = dump.some(40)
     packed = gzip.compress(lines(records(good)))
-    kept = good[: gzip_lines(packed[: len(packed) // 2])]
-    file("cut.jsonl.gz", packed[: len(packed) // 2], kept, "the gzip stream is cut off")
-    good = some(30)
-    file(
-        "twice.gz", gzip.compress(lines(records(good[:10]))) + gzip.compress(lines(records(good[10:]))) + bytes(9), good
-    )
-    good = some(3)
-    packed = zstd.compress(lines(records(good)), asbytes=True)
-    file("sound.zst", packed, good)
-    file("cut.zst", packed[:-4], [], "the zstd stream is damaged or cut off")
-    good = some(3)
-    bomb = gzip.compress(lines(records(good[:2])) + (b" " * (1 << 20) + b"\n") * 16 + lines(records(good[2:])))
-    file("bomb.jsonl.gz", bomb, good)
-    good = some(2)
+    whole_lines = zlib.decompressobj(31).decompress(packed[: len(packed) // 2]).count(b"\n")
+    dump.file("cut.jsonl.gz", packed[: len(packed) // 2], good[:whole_lines], "the gzip stream is cut off")
+    good = dump.some(30)
+    packed = gzip.compress(lines(records(good[:10]))) + gzip.compress(lines(records(good[10:])))
+    dump.file("twice.gz", packed + bytes(9), good)
+    good = dump.some(3)
+    packed = pyarrow.Codec("zstd").compress(lines(records(good)), asbytes=True)
+    dump.file("sound.zst", packed, good)
+    dump.file("cut.zst", packed[:-4], [], "the zstd stream is damaged or cut off")
+    good = dump.some(3)
+    blank = (b" " * (1 << 20) + b"\n") * 16
+    dump.file("bomb.jsonl.gz", gzip.compress(lines(records(good[:2])) + blank + lines(records(good[2:]))), good)
+
+
+def _broken_lines(dump: Hostile) -> None:
+    good = dump.some(2)
     long = b'{"item_id": "webshop_long", "conversations": "' + b"x" * (3 << 20) + b'"}\n'
-    file("long.jsonl", lines(records(good[:1])) + long + lines(records(good[1:])), good, "is longer than 2 MiB")
-    good = some(2)
+    content = lines(records(good[:1])) + long + lines(records(good[1:]))
+    dump.file("long.jsonl", content, good, "is longer than 2 MiB")
+    good = dump.some(2)
     unused = [session(good[0], unused=float("nan")), session(good[1], unused=[float("inf")])]
-    file("numbers.json", lines([*unused, session(-1, reward=float("nan"))]), good, "must be finite, is nan")
-    good = some(3)
-    broken = b'{"item_id": "webshop", "conversations": [], "x": %s}\n' % DEEP.encode()
-    content = lines(records(good[:1])) + broken + lines(records(good[1:2]))
-    file("levels.jsonl", content + b'{"a": 1, "a": 2}\n{"a": "\xff"}\n\n' + lines(records(good[2:])), good,
-         "nested too deeply", "occurs twice in one object", "no UTF-8 at byte 7 (0xff)")  # fmt: skip
-    good = some(4)
-    entries = [json.dumps(record).encode() for record in records(good)]
-    broken = [broken.strip(), b'{"item_id": 1, "item_id": 2}', b'{"item_id": "\xff"}', b'{"item_id": tru}']
-    content = b"[" + b", ".join(entry for pair in zip(entries, broken, strict=True) for entry in pair) + b"]"
-    file("entries.json", content, good, "nested too deeply", "occurs twice in one object",
-         "no UTF-8 at character 13 of the value", "no JSON: Expecting value at character 12")  # fmt: skip
-    good = some(2)
-    file("cut.json", json.dumps(records(good), indent=1)[:-5], good[:1], "cut off")
-    file("mark.json", "\ufeff" + json.dumps(records(some(1))), [count - 1])
-    good = some(2)
-    file("pretty.json", json.dumps(session(good[0]), indent=2) + "\n" + json.dumps(session(good[1]), indent=2), good)
-    good = some(2)
-    file("ends/cr.json", lines(records(good)).replace(b"\n", b"\r"), good)
-    good = some(2)
-    file("ends/crlf.json", lines(records(good)).replace(b"\n", b"\r\n"), good)
-    file("wide.json", json.dumps(records([0])).encode("utf-16"), [], "is UTF-16, not UTF-8")
-    file("other/number.json", "5", [], "holds neither JSON, JSON Lines nor Parquet")
-    file("other/image.png", b"\x89PNG\r\n\x1a\n" + bytes(range(256)), [], "holds neither JSON, JSON Lines nor Parquet")
-    file("other/README.md", "# Sessions\n\nof shops\n", [], "holds neither JSON, JSON Lines nor Parquet")
-    file("other/nothing", b"", [])
-    file("other/blank.jsonl", b"\n\n \n", [])
-    file(
-        "other/unknown.json",
-        json.dumps({"a": 1}),
-        [],
-        "no source recognises the record; --source NAME says which it is",
-    )
-    file("other/silent.json", json.dumps(chat("WebShop")), [], "holds no transition")
-    half = chat("WebShop \ud800")
-    half["conversations"][0]["\ud800"] = half["conversations"][0].pop("from")
-    file("other/half.json", json.dumps(half), [], "is missing")
-    good = some(25)
+    content = lines([*unused, session(-1, reward=float("nan"))])
+    dump.file("numbers.json", content, good, "must be finite, is nan")
+    good = dump.some(3)
+    deep, twice, no_text = BROKEN[:3]
+    content = b"\n".join([*lines(records(good)).splitlines()[:2], deep, twice, no_text, b"", lines(records(good[2:]))])
+    reasons = ("nested too deeply", "occurs twice in one object", "no UTF-8 at byte 13 (0xff)")
+    dump.file("levels.jsonl", content, good, *reasons)
+
+
+BROKEN = (
+    b'{"item_id": "webshop", "conversations": [], "x": %s}' % DEEP.encode(),
+    b'{"item_id": 1, "item_id": 2}',
+    b'{"item_id": "\xff"}',
+    b'{"item_id": tru}',
+)
+
+
+def _forms_of_json(dump: Hostile) -> None:
+    good = dump.some(4)
+    entries = lines(records(good)).splitlines()
+    content = b"[" + b", ".join(entry for pair in zip(entries, BROKEN, strict=True) for entry in pair) + b"]"
+    reasons = ("nested too deeply", "occurs twice in one object", "no UTF-8 at character 13 of the value")
+    dump.file("entries.json", content, good, *reasons, "no JSON: Expecting value at character 12")
+    good = dump.some(2)
+    dump.file("cut.json", json.dumps(records(good), indent=1)[:-5], good[:1], "cut off")
+    good = dump.some(1)
+    dump.file("mark.json", "\ufeff" + json.dumps(records(good)), good)
+    good = dump.some(2)
+    dump.file("pretty.json", "\n".join(json.dumps(record, indent=2) for record in records(good)), good)
+    for name, end in (("cr", b"\r"), ("crlf", b"\r\n")):
+        good = dump.some(2)
+        dump.file(f"ends/{name}.json", lines(records(good)).replace(b"\n", end), good)
+
+
+def _no_sessions(dump: Hostile) -> None:
+    neither = "holds neither JSON, JSON Lines nor Parquet"
+    silent = {"item_id": "webshop_x", "conversations": [{"from": "human", "value": "WebShop"}]}
+    half = {"item_id": "webshop_x", "conversations": [{"\ud800": "human", "value": "WebShop \ud800"}]}
+    dump.file("other/wide.json", json.dumps(records([0])).encode("utf-16"), [], "is UTF-16, not UTF-8")
+    dump.file("other/number.json", "5", [], neither)
+    dump.file("other/image.png", b"\x89PNG\r\n\x1a\n" + bytes(range(256)), [], neither)
+    dump.file("other/README.md", "# Sessions\n\nof shops\n", [], neither)
+    dump.file("other/nothing", b"", [])
+    dump.file("other/blank.jsonl", b"\n\n \n", [])
+    dump.file("other/unknown.json", json.dumps({"a": 1}), [], "no source recognises the record; --source NAME")
+    dump.file("other/silent.json", json.dumps(silent), [], "holds no transition")
+    dump.file("other/half.json", json.dumps(half), [], "is missing")
+
+
+def _parquet(dump: Hostile) -> None:
+    good = dump.some(25)
     columns = {name: [record[name] for record in records(good)] for name in ("item_id", "conversations")}
-    columns |= {"untyped": pyarrow.nulls(25), "json": [DEEP] * 25}
-    table = pyarrow.table(columns)
-    pyarrow.parquet.write_table(table, folder / "rows.parquet", row_group_size=7)
-    expected["rows.parquet"] = (good, [])
-    pyarrow.parquet.write_table(table.slice(0, 0), folder / "no_rows.parquet")
-    expected["no_rows.parquet"] = ([], [])
-    content = (folder / "rows.parquet").read_bytes()
-    file("cut.parquet", content[: len(content) // 2], [], "the Parquet file cannot be read")
+    table = pyarrow.table(columns | {"untyped": pyarrow.nulls(25), "json": [DEEP] * 25})
+    for name, rows in (("rows", table), ("no_rows", table.slice(0, 0))):
+        pyarrow.parquet.write_table(rows, dump.folder / f"{name}.parquet", row_group_size=7)
+        dump.expected[f"{name}.parquet"] = (good[: len(rows)], [])
+    content = (dump.folder / "rows.parquet").read_bytes()
+    dump.file("cut.parquet", content[: len(content) // 2], [], "the Parquet file cannot be read")
+
+
+def _names_and_links(dump: Hostile) -> None:
+    folder, cannot = dump.folder, "the file cannot be read"
     (folder / "link.json").symlink_to("mark.json")
     (folder / "around").symlink_to(".")
     (folder / "gone.json").symlink_to("nowhere.json")
-    expected["gone.json"] = ([], ["the file cannot be read (No such file or directory)"])
-    (folder / "locked.json").symlink_to("/proc/self/mem")  # opens, and cannot be read by anyone
-    expected["locked.json"] = ([], ["the file cannot be read (Input/output error)"])
-    file(".hidden.json", b"{", [])
-    del expected[".hidden.json"]
+    dump.expected["gone.json"] = ([], [f"{cannot} (No such file or directory)"])
+    if Path("/proc/self/mem").exists():  # opens, and cannot be read by anyone
+        (folder / "locked.json").symlink_to("/proc/self/mem")
+        dump.expected["locked.json"] = ([], [f"{cannot} (Input/output error)"])
+    (folder / ".hidden.json").write_text("{")
+    good = dump.some(1)
     name = os.fsdecode(b"\xff.jsonl")
-    file(name, lines(records(some(1))) + b"{", [count - 1], "no JSON")
-    expected["\\udcff.jsonl"] = expected.pop(name)
-    return expected
-
-
-def gzip_lines(cut: bytes) -> int:
-    return zlib.decompressobj(31).decompress(cut).count(b"\n")
+    dump.file(name, lines(records(good)) + b"{", good, "no JSON")
+    dump.expected["\\udcff.jsonl"] = dump.expected.pop(name)
