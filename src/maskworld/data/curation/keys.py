@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 
 from maskworld.data.schema import Trajectory
 
@@ -41,15 +42,14 @@ def keys_of(trajectory: Trajectory) -> Keys:
         _update(running, step.observation)
         beginnings.append(int.from_bytes(running.digest()[:8], "little"))
     around = hashlib.blake2b(trajectory.history_steps.to_bytes(8, "little"), digest_size=16)
-    for texts in (
-        (trajectory.environment, trajectory.task_context, trajectory.initial_observation),
-        trajectory.tool_schemas,
-        trajectory.domain_rules,
-        trajectory.directives,
+    around.update(_lasting(trajectory.tool_schemas, trajectory.domain_rules))
+    for text in (
+        trajectory.environment,
+        trajectory.task_context,
+        trajectory.initial_observation,
+        *trajectory.directives,
     ):
-        around.update(len(texts).to_bytes(4, "little"))
-        for text in texts:
-            _update(around, text)
+        _update(around, text)
     content = hashlib.blake2b(running.digest() + around.digest(), digest_size=16).digest()
     return Keys(
         content=content,
@@ -58,6 +58,17 @@ def keys_of(trajectory: Trajectory) -> Keys:
         beginnings=tuple(beginnings),
         group=hash_of([trajectory.group]) if trajectory.group else int.from_bytes(content[:8], "little"),
     )
+
+
+@lru_cache(maxsize=64)
+def _lasting(*parts: tuple[str, ...]) -> bytes:
+    """Of schemas and rules, which many trajectories share."""
+    running = hashlib.blake2b(digest_size=16)
+    for texts in parts:
+        running.update(len(texts).to_bytes(4, "little"))
+        for text in texts:
+            _update(running, text)
+    return running.digest()
 
 
 def hash_of(texts: Iterable[str]) -> int:

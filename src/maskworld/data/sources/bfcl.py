@@ -167,12 +167,10 @@ def _call(source: str, parameters: dict[str, list[str]]) -> Call:
     Positional arguments get the names that the function's document has.
     """
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # "\d" in a model's text
-            call = ast.parse(source.strip(), mode="eval").body
+        call = _parsed(source.strip())
         if not isinstance(call, ast.Call):
             return Call("", "", source)
-        name = ast.unparse(call.func)
+        name = call.func.id if isinstance(call.func, ast.Name) else ast.unparse(call.func)
         names = parameters.get(name, [])[: len(call.args)]
         named = list(zip(names, call.args, strict=True)) + [(word.arg, word.value) for word in call.keywords]
         arguments = {word: ast.literal_eval(value) for word, value in named}
@@ -180,6 +178,14 @@ def _call(source: str, parameters: dict[str, list[str]]) -> Call:
     except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError, SchemaError):
         return Call("", "", source)
     return Call("", "", source) if None in arguments else Call("", name, arguments)
+
+
+def _parsed(source: str) -> ast.expr:
+    if "\\" not in source:
+        return ast.parse(source, mode="eval").body
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # "\d" in a model's text
+        return ast.parse(source, mode="eval").body
 
 
 def _snapshot(log: list[Any]) -> dict[str, Any]:

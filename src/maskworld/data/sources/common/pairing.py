@@ -87,7 +87,7 @@ def parse_arguments(value: Any) -> dict[str, Any] | str:
     if not isinstance(value, str):
         raise ValueError(f"must be an object or a JSON string, is {type(value).__name__}")
     try:
-        parsed = json.loads(value, parse_constant=refuse_constant, parse_float=finite_float)
+        parsed = _DECODER.decode(value)
     except (ValueError, RecursionError):
         return value
     return parsed if isinstance(parsed, dict) else value
@@ -113,3 +113,6 @@ def finite_float(digits: str) -> float:
     if not math.isfinite(number):
         raise ValueError(f"{digits} is too large")
     return number
+
+
+_DECODER = json.JSONDecoder(parse_constant=refuse_constant, parse_float=finite_float)
