@@ -7,7 +7,16 @@ from pathlib import Path
 import pytest
 
 from maskworld import configure
-from maskworld.config import DataConfig, Experiment, MeshConfig, ModelConfig, OptimizerConfig, TrainingConfig
+from maskworld.config import (
+    AugmentationConfig,
+    DataConfig,
+    DropRates,
+    Experiment,
+    MeshConfig,
+    ModelConfig,
+    OptimizerConfig,
+    TrainingConfig,
+)
 from maskworld.errors import ConfigError, StorageError
 
 
@@ -132,6 +141,13 @@ def test_a_config_that_cannot_be_written_is_a_storage_error_naming_the_path(tmp_
         (Experiment(data=DataConfig(row_length=100)), ["data.row_length", "diffusion.block_length (8)"]),
         (Experiment(data=DataConfig(source_weights=("webshop",))), ["data.source_weights", "'webshop'"]),
         (Experiment(data=DataConfig(target_blocks=65)), ["data.target_blocks is 65", "64 blocks"]),
+        *(
+            (
+                Experiment(data=DataConfig(augmentation=AugmentationConfig(drop=DropRates(domain_rules=rate)))),
+                [f"data.augmentation.drop.domain_rules is {rate}"],
+            )
+            for rate in (-0.1, 1.1, float("nan"))
+        ),
         (Experiment(model=ModelConfig(heads=5)), ["model.heads is 5", "model.kv_heads (2)"]),
         (Experiment(model=ModelConfig(head_size=7)), ["model.head_size is 7"]),
         (

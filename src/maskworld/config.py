@@ -17,22 +17,29 @@ CONTEXT_PARTS: tuple[ContextPart, ...] = typing.get_args(ContextPart)
 
 
 @dataclass(frozen=True)
+class DropRates:
+    """How often each condition is left out, from 0 (never) to 1 (always)."""
+
+    initial_state: float = 0.0
+    task_context: float = 0.0
+    tool_schemas: float = 0.0
+    domain_rules: float = 0.0
+    directives: float = 0.0
+    """All directives of a trajectory at once."""
+    step_directives: float = 0.0
+    """All directives of a step, drawn for each step."""
+
+
+@dataclass(frozen=True)
 class AugmentationConfig:
     """Variants in which the trajectories of the train split are rendered; every copy of a source of weight above 1 is
-    another. Rates are shares of the trajectories, and what is dropped is what guidance can strengthen later."""
+    another. What is left out of some is what guidance can strengthen later."""
 
     paraphrase_directives: bool = False
     """Other words for the same directives."""
     rename_entities: bool = False
     """Other names for people and ids, the same ones throughout a trajectory."""
-    drop_initial_state: float = 0.0
-    drop_task_context: float = 0.0
-    drop_tool_schemas: float = 0.0
-    drop_domain_rules: float = 0.0
-    drop_directives: float = 0.0
-    """All directives of a trajectory at once."""
-    drop_step_directives: float = 0.0
-    """All directives of a step, drawn for each step."""
+    drop: DropRates = field(default_factory=DropRates)
     seed: int = 0
 
 

@@ -61,7 +61,7 @@ _NOT_NEGATIVE = (
 )
 _AT_MOST_ONE = ("diffusion.minimum_mask_rate", "optimizer.final_learning_rate_fraction", "sampler.threshold")
 _RATES = tuple(
-    f"data.augmentation.drop_{part}"
+    f"data.augmentation.drop.{part}"
     for part in ("initial_state", "task_context", "tool_schemas", "domain_rules", "directives", "step_directives")
 )
 _BELOW_ONE = ("optimizer.beta1", "optimizer.beta2")

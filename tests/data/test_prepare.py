@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from small_data import hugging_face_json, rooms, sentencepiece_tokenizer, trajectory
 
-from maskworld.config import AugmentationConfig, DataConfig, DiffusionConfig
+from maskworld.config import AugmentationConfig, DataConfig, DiffusionConfig, DropRates
 from maskworld.data.augmentation import augmented
 from maskworld.data.pipeline import batches, validation_batches
 from maskworld.data.prepare import prepare, split_files
@@ -146,7 +146,7 @@ def test_a_failure_leaves_the_old_result_and_no_draft(data, tmp_path, monkeypatc
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from maskworld.config import AugmentationConfig, DataConfig, DiffusionConfig
+from maskworld.config import AugmentationConfig, DataConfig, DiffusionConfig, DropRates
 from maskworld.data import prepare as module
 module._build_split = lambda *arguments: os.kill(os.getpid(), signal.SIGKILL)
 data = DataConfig(trajectories=sys.argv[1], vocabulary_size=400, row_length=128)
@@ -166,7 +166,7 @@ def test_a_kill_in_the_middle_leaves_nothing_that_looks_complete(data, tmp_path)
 
 PREPARING = """
 import sys
-from maskworld.config import AugmentationConfig, DataConfig, DiffusionConfig
+from maskworld.config import AugmentationConfig, DataConfig, DiffusionConfig, DropRates
 from maskworld.data.prepare import prepare
 data = DataConfig(trajectories=sys.argv[1], vocabulary_size=400, row_length=128)
 print("reused", prepare(data, DiffusionConfig(), sys.argv[2]).reused)
@@ -298,7 +298,7 @@ def given_tokenizer(folder: Path) -> str:
 
 def test_variants_are_of_the_train_split_only_and_part_of_the_settings(data, tmp_path):
     out = tmp_path / "out"
-    varied = replace(data, augmentation=AugmentationConfig(drop_initial_state=1.0))
+    varied = replace(data, augmentation=AugmentationConfig(drop=DropRates(initial_state=1.0)))
     prepared = prepare(varied, DIFFUSION, out)
     assert not any("On the cabinet" in text.partition("look")[0] for text in tokens_of(prepared))
     (read,) = validation_batches(prepared.validation_rows, 8)
@@ -312,7 +312,7 @@ def test_every_copy_of_a_trajectory_is_a_variant_of_its_own(data, tmp_path):
     told = [replace(one, directives=("Be brief.",), id=f"t{number}") for number, one in enumerate(rooms(20))]
     write_trajectories(source / "train.jsonl.gz", told)
     (source / "train-more.jsonl").unlink()
-    drop = AugmentationConfig(drop_directives=0.5)
+    drop = AugmentationConfig(drop=DropRates(directives=0.5))
     config = replace(data, source_weights=("test=3",), augmentation=drop, tokenizer=given_tokenizer(tmp_path))
     prepared, _ = run(config, tmp_path / "out")
     kept = [[bool(augmented(one, drop, copy).directives) for copy in range(3)] for one in told]

@@ -7,9 +7,9 @@ or metadata of a trajectory, so a variant stays in the split of its original.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 
-from maskworld.config import AugmentationConfig
+from maskworld.config import AugmentationConfig, DropRates
 from maskworld.data.curation.directives import ALTERNATIVES
 from maskworld.data.draws import draws, fraction
 from maskworld.data.renaming import rename_entities as rename_entities
@@ -19,26 +19,6 @@ _FRAMES = ("", "Note: ", "Please observe: ", "Required: ", "Keep to this: ")
 """What may stand before a directive whose words are a source's own."""
 
 
-@dataclass(frozen=True)
-class DropRates:
-    """How often each condition is left out, from 0 (never) to 1 (always). Raises ValueError outside of that."""
-
-    initial_state: float = 0.0
-    task_context: float = 0.0
-    tool_schemas: float = 0.0
-    domain_rules: float = 0.0
-    directives: float = 0.0
-    """All directives of the trajectory at once."""
-    step_directives: float = 0.0
-    """All directives of a step, drawn for each step."""
-
-    def __post_init__(self) -> None:
-        for part in fields(self):
-            rate = getattr(self, part.name)
-            if not 0 <= rate <= 1:
-                raise ValueError(f"{part.name} must be from 0 to 1, is {rate}")
-
-
 def augmented(trajectory: Trajectory, config: AugmentationConfig, copy: int = 0) -> Trajectory:
     """The variant of a trajectory that a configuration asks for; of several copies each its own."""
     seed = config.seed + 1_000_003 * copy
@@ -46,8 +26,7 @@ def augmented(trajectory: Trajectory, config: AugmentationConfig, copy: int = 0)
         trajectory = rename_entities(trajectory, seed)
     if config.paraphrase_directives:
         trajectory = paraphrase_directives(trajectory, seed)
-    rates = DropRates(**{part.name: getattr(config, f"drop_{part.name}") for part in fields(DropRates)})
-    return trajectory if rates == DropRates() else drop_conditions(trajectory, seed, rates)
+    return trajectory if config.drop == DropRates() else drop_conditions(trajectory, seed, config.drop)
 
 
 def paraphrase_directives(trajectory: Trajectory, seed: int) -> Trajectory:

@@ -9,13 +9,11 @@ out/rejected.jsonl   every input row or step that could not be used, with the re
 
 from __future__ import annotations
 
-import fcntl
 import itertools
 import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -34,7 +32,7 @@ from maskworld.data.tokenizer_sentencepiece import SentencePieceTokenizer
 from maskworld.data.trajectories import SUFFIXES, ReadReport, read_trajectories
 from maskworld.data.turns import rendered_texts
 from maskworld.errors import ConfigError, DataError, StorageError
-from maskworld.storage import writing
+from maskworld.storage import one_at_a_time, writing
 
 FORMAT = "maskworld.prepared/2"
 REJECTED_FILE = "rejected.jsonl"
@@ -116,7 +114,7 @@ def prepare(
     inputs, settings = _inputs(data), _settings(data, diffusion)
     found = _reusable(out, inputs, settings, say, replace)
     if found is None:
-        with writing(out), _one_at_a_time(out):
+        with writing(out), one_at_a_time(out):
             found = _reusable(out, inputs, settings, lambda _: None, replace)  # another process may have been quicker
             if found is None:
                 origin = {"inputs": inputs, "settings": settings}
@@ -124,16 +122,6 @@ def prepare(
                 return _opened(out, manifest, reused=False)
     say(f"data: {out} was already prepared from the same files and settings; taking it")
     return found
-
-
-@contextmanager
-def _one_at_a_time(out: Path) -> Iterator[None]:
-    """Wait until no other process prepares `out`; the lock goes with the process, however it ends."""
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with open(out.with_name(f".{out.name}.lock"), "w") as lock:
-        with suppress(OSError):  # a file system without locks: nothing can be known
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def _replace(out: Path, build: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:

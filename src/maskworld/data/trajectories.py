@@ -6,7 +6,6 @@ import gzip
 import json
 import os
 import re
-import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -14,15 +13,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from maskworld.data.reading.streams import BYTE_ORDER_MARK, chunks
 from maskworld.data.schema import SchemaError, Trajectory, trajectory_from_json, trajectory_to_json
 from maskworld.errors import DataError
 from maskworld.storage import writing
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.zst")
 """How names of trajectory files end."""
-
-_CHUNK = 1 << 16
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 @dataclass
@@ -145,99 +142,19 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes, str]]:
             for piece in pieces:
                 number += 1
                 if number == 1:
-                    piece = piece.removeprefix(_BYTE_ORDER_MARK)
+                    piece = piece.removeprefix(BYTE_ORDER_MARK)
                 if piece.strip():
                     yield number, piece, ""
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
     if rest.strip() or damage:
-        yield number + 1, rest if number else rest.removeprefix(_BYTE_ORDER_MARK), damage
+        yield number + 1, rest if number else rest.removeprefix(BYTE_ORDER_MARK), damage
 
 
 def _chunks(path: Path) -> Iterator[tuple[bytes, str]]:
-    """(bytes, damage) of the file, unzipped by hand so that all whole lines before a damaged place are kept."""
-    unzipped = {".gz": _gzip_chunks, ".zst": _zstd_chunks}.get(path.suffix, _plain_chunks)
-    with open(path, "rb") as file:
-        yield from unzipped(file)
-
-
-def _plain_chunks(file: BinaryIO) -> Iterator[tuple[bytes, str]]:
-    while chunk := file.read(_CHUNK):
-        yield chunk, ""
-
-
-def _gzip_chunks(file: BinaryIO) -> Iterator[tuple[bytes, str]]:
-    unzip = zlib.decompressobj(zlib.MAX_WBITS | 16)
-    pending = b""
-    while pending := pending or file.read(_CHUNK):
-        if unzip.eof:  # the next of several members
-            unzip = zlib.decompressobj(zlib.MAX_WBITS | 16)
-        before = unzip.copy()
-        try:
-            data = unzip.decompress(pending)
-        except zlib.error as error:
-            yield _salvage(before, pending), f"the gzip stream is damaged ({error})"
-            return
-        pending = unzip.unused_data
-        yield data, ""
-    if not unzip.eof:
-        yield unzip.flush(), "the gzip stream is cut off"
-
-
-def _salvage(unzip: Any, data: bytes) -> bytes:
-    """What `data` unzips to before its damaged byte; a whole chunk that fails gives nothing."""
-    good = bytearray()
-    try:
-        for index in range(len(data)):
-            good += unzip.decompress(data[index : index + 1])
-    except zlib.error:
-        pass
-    return bytes(good)
-
-
-def _zstd_chunks(file: BinaryIO) -> Iterator[tuple[bytes, str]]:
-    import pyarrow
-
-    damage = "" if file.read(1) else "the zstd stream is cut off"
-    good, sips_from = 0, None
-    # A call that fails loses what it had unzipped so far. The second time takes the failing chunk by single bytes, and
-    # the third also asks for single bytes.
-    for size in (_CHUNK, _CHUNK, 1):
-        file.seek(0)
-        stream = pyarrow.CompressedInputStream(pyarrow.PythonFile(_Sipped(file, sips_from), "r"), "zstd")
-        at = 0
-        while True:
-            try:
-                data = stream.read(min(_CHUNK, good - at) or size)
-            except OSError as error:
-                if error.errno is not None:  # it is the file that cannot be read
-                    raise
-                damage = f"the zstd stream is damaged or cut off ({error})"
-                break
-            if not data:
-                yield b"", damage
-                return
-            at += len(data)
-            if at > good:
-                good = at
-                yield data, ""
-        if sips_from is None:
-            sips_from = max(0, file.tell() - _CHUNK)
-    yield b"", damage
-
-
-class _Sipped:
-    """`file` as pyarrow reads it, a byte at a time from offset `sips_from` on."""
-
-    closed = False
-
-    def __init__(self, file: BinaryIO, sips_from: int | None):
-        self._file, self._sips_from = file, sips_from
-
-    def read(self, count: int) -> bytes:
-        if self._sips_from is not None:
-            count = min(count, max(1, self._sips_from - self._file.tell()))
-        return self._file.read(count)
-
-    def close(self) -> None:
-        """The file belongs to the caller."""
+    """(bytes, damage) of the file, unzipped as its name says; a zipped file without a byte is cut off."""
+    how = {".gz": "gzip", ".zst": "zstd"}.get(path.suffix, "")
+    if how and not path.stat().st_size:
+        yield b"", f"the {how} stream is cut off"
+    else:
+        yield from chunks(path, how=how)

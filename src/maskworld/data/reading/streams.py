@@ -25,17 +25,18 @@ def compression(path: Path) -> str:
     return {_ZSTD: "zstd", _PARQUET: "parquet"}.get(start, "")
 
 
-def chunks(path: Path, start: int = 0, end: int | None = None) -> Iterator[tuple[bytes, str]]:
+def chunks(path: Path, start: int = 0, end: int | None = None, how: str | None = None) -> Iterator[tuple[bytes, str]]:
     """(bytes, damage) of the file's content. `damage` is empty but in the last pair of a file that is damaged.
 
     Args:
         path: a file, plain, gzip or zstd.
         start: first byte; of a plain file only.
         end: one past the last byte, or None for the file's end; of a plain file only.
+        how: what `compression` says, where something else is to decide.
 
     Raises OSError where the file cannot be read.
     """
-    how = compression(path)
+    how = compression(path) if how is None else how
     with open(path, "rb") as file:
         if how == "gzip":
             yield from _gzip_chunks(file)
