@@ -211,6 +211,22 @@ def test_what_was_read_before_a_device_failed_is_kept(tmp_path, monkeypatch):
     assert undisturbed["rows"]["out"] == manifest["rows"]["out"]
 
 
+def test_rows_that_each_teach_one_step_of_an_episode_all_stay(tmp_path, monkeypatch):
+    """As in the released world-model corpus: each holds the steps before its own, which it only shows."""
+    webshop = SOURCES["webshop"]
+
+    def step_by_step(record, origin):
+        for one in webshop.trajectories(record, origin):
+            for end in range(1, len(one.steps) + 1):
+                yield replace(one, steps=one.steps[:end], history_steps=end - 1)
+
+    monkeypatch.setitem(SOURCES, "webshop", replace(webshop, trajectories=step_by_step))
+    (tmp_path / "a.jsonl").write_bytes(lines([session(1, pages=60)]))
+    manifest, _ = run([tmp_path / "a.jsonl"], tmp_path / "out")
+    assert manifest["rows"]["out"] == 60
+    assert len({one.group for one in trajectories(tmp_path / "out")}) == 1
+
+
 def refused(words, capsys):
     """The message of a command that must leave with 2."""
     assert cli.main(["data", "build", *map(str, words)]) == 2

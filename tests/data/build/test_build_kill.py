@@ -14,6 +14,7 @@ from dumps import contents, lines, sessions, start
 from maskworld.data.build import plan
 from maskworld.data.build.build import build
 from maskworld.data.build.config import BuildConfig
+from maskworld.data.build.units import convert_unit
 
 SETTINGS = ["--test_share=0.2", "--validation_share=0.2", "--shard_rows=9"]
 SMALL_PIECES = """
@@ -205,3 +206,16 @@ import resource, signal
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000))
 """
+
+
+def test_a_worker_that_outlived_its_build_does_not_disturb_the_next(dump, tmp_path):
+    """Both have converted the same piece; the second to be done finds the first's folder in its place."""
+    (unit, *_) = plan_of(dump[0])
+    (tmp_path / "units").mkdir()
+    words = (unit, ["sessions.jsonl"], tmp_path, "", BuildConfig())
+    assert convert_unit(*words) == unit.number
+    first = contents(tmp_path)
+    stamps = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.*")}
+    assert convert_unit(*words) == unit.number
+    assert contents(tmp_path) == first and first
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.*")} == stamps

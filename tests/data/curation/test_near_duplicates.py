@@ -91,11 +91,17 @@ def test_texts_that_repeat_themselves_or_are_short_have_no_signature():
     assert signature(text(527).encode()) is not None
 
 
-def test_what_little_repeating_texts_have_in_common_does_not_come_from_empty_bins():
-    """Both leave many bins empty, and share nothing."""
-    one, other = (text(100, random.Random(seed)) * 40 for seed in (1, 2))
-    assert signature(one.encode()) is not None and (signature(one.encode()) == 0xFFFF).sum() > BINS / 4
-    assert marked([one, other], 0.5) == [False, False]
+def test_bins_that_are_empty_in_both_say_nothing():
+    """Texts of few different parts leave many bins empty; their true similarity is 0.5."""
+    found = []
+    for seed in range(20):
+        chance = random.Random(seed)
+        shared = text(92, chance)
+        one, other = ((shared + text(23, chance)) * 40 for _ in range(2))
+        assert abs(jaccard(one, other) - 0.5) < 0.03
+        assert (signature(one.encode()) == 0xFFFF).sum() > BINS / 4
+        found.append(marked([one, other], 0.58)[1])
+    assert sum(found) < 6
     assert marked([one, one + "x"], 0.9) == [False, True]
 
 

@@ -31,6 +31,7 @@ BROKEN = {
     "no value": b'{"id": }',
     "a string without an end": b'{"id": "9}',
     "a quote too many": b'{"id": 9, "x": "said "no"}',
+    "a quote too few": b'{id": 9, "x": "}", "y": 1}',
     "a bracket too few": b'{"id": 9, "x": [1, 2}',
     "a bracket of another kind": b'{"id": 9, "x": [1, 2}]',
     "only its beginning": b'{"id": 9, "steps": [{"a": "x", "o": "y',

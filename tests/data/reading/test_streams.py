@@ -76,10 +76,9 @@ def test_a_gzip_stream_without_its_trailer_gives_all_and_says_so(path):
 
 
 def test_a_damaged_gzip_stream_gives_what_lies_before_the_damage(path):
-    packed = bytearray(gzip.compress(TEXT))
+    packed = gzip.compress(TEXT)
     middle = len(packed) // 2
-    packed[middle : middle + 40] = b"\xff" * 40
-    content, damage = read(path, bytes(packed))
+    content, damage = read(path, packed[:middle] + random.Random(0).randbytes(middle))
     assert damage.startswith("the gzip stream is damaged")
     common = next((at for at, (a, b) in enumerate(zip(content, TEXT, strict=False)) if a != b), len(content))
     assert common > len(TEXT) * 0.45
