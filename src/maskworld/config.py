@@ -74,10 +74,58 @@ class DataConfig:
     """Reader processes per host; 0 reads in threads of the training process."""
 
 
+Mixer = Literal["attention", "sliding", "convolution"]
+"""How a layer moves information between positions."""
+
+Family = Literal["sdar", "sdar_moe", "qwen3", "qwen3_moe", "mistral", "lfm2", "llada", "wedlm"]
+"""The public model whose weight names and config.json an export takes; the shapes come from the other fields."""
+
+LORA_TARGETS = ("query", "key", "value", "out", "gate", "up", "down", "input_gate", "output_gate")
+
+
+@dataclass(frozen=True)
+class ExpertsConfig:
+    """Mixture of experts in place of some layers' feed-forward networks (Qwen3-MoE, SDAR-MoE)."""
+
+    count: int = 0
+    """X, experts of a layer; 0 leaves every layer dense."""
+    per_token: int = 8
+    """Experts that a token goes to."""
+    feed_forward: int = 768
+    """F of one expert; the dense layers keep `model.feed_forward`."""
+    normalize_weights: bool = True
+    """Divide the weights of a token's experts by their sum (`norm_topk_prob`)."""
+    every: int = 1
+    """Layer i has experts where i + 1 is a multiple of this (`decoder_sparse_step`)."""
+    dense_layers: tuple[int, ...] = ()
+    """Layers, from 0, that stay dense all the same (`mlp_only_layers`)."""
+    balance_weight: float = 0.001
+    """Weight of the load-balancing loss (Switch Transformer, arXiv 2101.03961, equation 4)."""
+
+
+@dataclass(frozen=True)
+class LoraConfig:
+    """Low-rank updates of frozen weights (arXiv 2106.09685): W + alpha / rank * A B."""
+
+    rank: int = 0
+    """0 trains all weights; above 0 only A and B."""
+    alpha: float = 16.0
+    targets: tuple[str, ...] = LORA_TARGETS
+    """Linear maps of the layers that get an update; of a layer with experts, each expert its own."""
+
+    @property
+    def scale(self) -> float:
+        """Factor on A B."""
+        return self.alpha / self.rank
+
+
 @dataclass(frozen=True)
 class ModelConfig:
-    """The Qwen3/SDAR decoder. Letters as in WORKSPACE.md."""
+    """A decoder of one of the public families; the default is SDAR's, which is Qwen3's. Letters as in WORKSPACE.md."""
 
+    family: Family = "sdar"
+    vocabulary_size: int = 0
+    """V, rows of the embedding; 0 takes the tokenizer's. Public weights have more rows than their tokenizer has ids."""
     width: int = 192
     """D, size of the residual stream."""
     layers: int = 4
@@ -91,6 +139,22 @@ class ModelConfig:
     """F, hidden size of the SwiGLU."""
     rope_theta: float = 10_000.0
     norm_epsilon: float = 1e-6
+    query_key_norm: bool = True
+    """Root-mean-square norm of every query and key head before the rotation (Qwen3); off in Mistral and LLaDA."""
+    attention_bias: bool = False
+    """Biases of the query, key and value projections."""
+    attention_out_bias: bool = False
+    """Bias of the attention's output projection (Qwen3 has all four or none, WeDLM never this one)."""
+    mixers: tuple[Mixer, ...] = ()
+    """The mixer of each layer; empty makes all of them `attention`. `sliding` sees `sliding_window` keys back,
+    `convolution` is LFM2's gated short convolution."""
+    sliding_window: int = 0
+    """Keys that a position of a `sliding` layer sees, its own included, besides the rest of its block."""
+    convolution_length: int = 3
+    """Taps of a short convolution, the current position's included."""
+    convolution_bias: bool = False
+    experts: ExpertsConfig = field(default_factory=ExpertsConfig)
+    lora: LoraConfig = field(default_factory=LoraConfig)
     tie_embeddings: bool = True
     initializer_std: float = 0.02
     """Standard deviation of the initial matrices; those that write to the stream get 1 / sqrt(2 layers) of it."""

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from maskworld.config import LORA_TARGETS
 from maskworld.errors import ConfigError
 
 _ABOVE_ZERO = (
@@ -22,6 +23,11 @@ _ABOVE_ZERO = (
     "model.initializer_std",
     "model.embedding_std",
     "model.embedding_multiplier",
+    "model.convolution_length",
+    "model.experts.per_token",
+    "model.experts.feed_forward",
+    "model.experts.every",
+    "model.lora.alpha",
     "diffusion.block_length",
     "diffusion.noisy_copies",
     "diffusion.minimum_mask_rate",
@@ -46,6 +52,11 @@ _NOT_NEGATIVE = (
     "data.shuffle_seed",
     "data.workers",
     "mesh.cpu_devices",
+    "model.vocabulary_size",
+    "model.sliding_window",
+    "model.experts.count",
+    "model.experts.balance_weight",
+    "model.lora.rank",
     "optimizer.final_learning_rate_fraction",
     "optimizer.warmup_steps",
     "optimizer.weight_decay",
@@ -103,6 +114,7 @@ def problems(values: Mapping[str, Any]) -> Iterator[str]:
         yield str(error)
     if values["model.head_size"] % 2:
         yield f"model.head_size is {values['model.head_size']}; rotary positions need it even"
+    yield from _model_problems(values)
     yield from _mesh_problems(values)
 
 
@@ -129,6 +141,23 @@ def weights_of_sources(entries: Sequence[str]) -> dict[str, float]:
             raise ConfigError(f"data.source_weights: names {name} twice")
         weights[name] = weight
     return weights
+
+
+def _model_problems(values: Mapping[str, Any]) -> Iterator[str]:
+    layers, mixers = values["model.layers"], values["model.mixers"]
+    if mixers and len(mixers) != layers:
+        yield f"model.mixers names {len(mixers)} layers and model.layers is {layers}; give one mixer for each, or none"
+    if "sliding" in mixers and not values["model.sliding_window"]:
+        yield "model.mixers has sliding layers; model.sliding_window must say how many keys they see"
+    experts, chosen = values["model.experts.count"], values["model.experts.per_token"]
+    if experts and chosen > experts:
+        yield f"model.experts.per_token is {chosen}; a layer has only {experts} experts (model.experts.count)"
+    for layer in values["model.experts.dense_layers"]:
+        if not 0 <= layer < layers:
+            yield f"model.experts.dense_layers names layer {layer}; layers count from 0 to {layers - 1}"
+    for target in values["model.lora.targets"]:
+        if target not in LORA_TARGETS:
+            yield f"model.lora.targets: no linear map {target!r}; there are {', '.join(LORA_TARGETS)}"
 
 
 def _mesh_problems(values: Mapping[str, Any]) -> Iterator[str]:
