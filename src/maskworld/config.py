@@ -175,8 +175,14 @@ class ModelConfig:
 class DiffusionConfig:
     """Forward process and objective (ARCHITECTURE words: t, mask rate, mask schedule)."""
 
+    objective: Literal["block_diffusion", "autoregressive"] = "block_diffusion"
+    """`autoregressive` trains and decodes the same network on the next token, from left to right; of the fields here
+    only the block length (the grid on which observations begin and are filled with `<end>`) means something then."""
     block_length: int = 8
     """S, positions denoised together."""
+    block_curriculum: tuple[str, ...] = ()
+    """Shorter blocks for the first steps: `1=200,4=300` trains 200 steps with blocks of 1, 300 with blocks of 4, the
+    rest with `block_length`, which each must divide."""
     schedule: Literal["linear", "cosine"] = "linear"
     draw_t: Literal["block", "document"] = "block"
     """One noise level per target block or one per document."""
@@ -219,6 +225,9 @@ class TrainingConfig:
     """Microbatches per step; each holds batch_size / gradient_accumulation rows."""
     seed: int = 0
     """Seed of initial weights and noise; noise of step i is drawn from fold_in(seed, i)."""
+    initialize_from: str = ""
+    """A run whose weights this one begins with (`maskworld convert hf` makes one of a Hugging Face folder); with
+    `model.lora.rank` its frozen base. The model's shapes must be the same, `model.*` of that run's config.json."""
     compute_dtype: Literal["float32", "bfloat16"] = "float32"
     """Dtype of activations; master weights and the optimizer stay float32."""
     log_every: int = 20
@@ -295,3 +304,6 @@ class ModelContract:
     schedule: str
     tokenizer_hash: str
     logit_alignment: Literal["same_position", "shifted"] = "same_position"
+    """Whether the logits of a position predict its own token, or (autoregressive) the next one."""
+    control_ids: tuple[int, ...] = ()
+    """Of the tokenizer's control tokens; those that a pretrained embedding lacked were drawn at the start."""

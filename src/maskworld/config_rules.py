@@ -108,6 +108,7 @@ def problems(values: Mapping[str, Any]) -> Iterator[str]:
         blocks = values["data.row_length"] // values["diffusion.block_length"]
         if values["data.target_blocks"] > blocks:
             yield f"data.target_blocks is {values['data.target_blocks']}; a row has only {blocks} blocks"
+    yield from _curriculum_problems(values)
     try:
         weights_of_sources(values["data.source_weights"])
     except ConfigError as error:
@@ -143,12 +144,57 @@ def weights_of_sources(entries: Sequence[str]) -> dict[str, float]:
     return weights
 
 
+def block_curriculum(entries: Sequence[str]) -> tuple[tuple[int, int], ...]:
+    """(block length, steps) of each stage that `diffusion.block_curriculum` names, from entries like "4=300".
+
+    Raises:
+        ConfigError: an entry that is no `length=steps` with whole numbers above 0.
+    """
+    stages = []
+    for entry in entries:
+        length, _, steps = (part.strip() for part in entry.partition("="))
+        if not (length.isdecimal() and steps.isdecimal() and int(length) and int(steps)):
+            raise ConfigError(
+                f"diffusion.block_curriculum: {entry!r} is no stage; write 4=300 for 300 steps with blocks of 4"
+            )
+        stages.append((int(length), int(steps)))
+    return tuple(stages)
+
+
+def block_length_at(step: int, block_length: int, stages: Sequence[tuple[int, int]]) -> int:
+    """The block length with which step `step`, from 0, is trained."""
+    for length, steps in stages:
+        if step < steps:
+            return length
+        step -= steps
+    return block_length
+
+
+def _curriculum_problems(values: Mapping[str, Any]) -> Iterator[str]:
+    try:
+        stages = block_curriculum(values["diffusion.block_curriculum"])
+    except ConfigError as error:
+        yield str(error)
+        return
+    block_length = values["diffusion.block_length"]
+    for length, _ in stages:
+        if block_length > 0 and block_length % length:
+            yield (
+                f"diffusion.block_curriculum: blocks of {length} do not fit; each length must divide "
+                f"diffusion.block_length ({block_length})"
+            )
+    if stages and values["diffusion.objective"] == "autoregressive":
+        yield "diffusion.block_curriculum has no meaning where diffusion.objective is autoregressive; leave it out"
+
+
 def _model_problems(values: Mapping[str, Any]) -> Iterator[str]:
     layers, mixers = values["model.layers"], values["model.mixers"]
     if mixers and len(mixers) != layers:
         yield f"model.mixers names {len(mixers)} layers and model.layers is {layers}; give one mixer for each, or none"
     if "sliding" in mixers and not values["model.sliding_window"]:
         yield "model.mixers has sliding layers; model.sliding_window must say how many keys they see"
+    if values["model.lora.rank"] and not values["training.initialize_from"]:
+        yield "model.lora.rank is above 0; training.initialize_from must name the run whose weights stay frozen"
     experts, chosen = values["model.experts.count"], values["model.experts.per_token"]
     if experts and chosen > experts:
         yield f"model.experts.per_token is {chosen}; a layer has only {experts} experts (model.experts.count)"

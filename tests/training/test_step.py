@@ -20,7 +20,7 @@ from maskworld.config import (
     TrainingConfig,
 )
 from maskworld.diffusion.objective import MaskedLoss
-from maskworld.models.transformer import Network
+from maskworld.models.transformer import Network, split_trainable
 from maskworld.parallel.mesh import batch_sharding, make_mesh
 from maskworld.training import step as step_module
 from maskworld.training.loss import LossSums
@@ -29,6 +29,7 @@ from maskworld.training.step import (
     make_optimizer,
     make_train_step,
     make_validation_step,
+    network_shardings,
     state_shardings,
 )
 
@@ -62,12 +63,15 @@ class Run:
         self.new_state = jax.jit(
             lambda: create_state(self.network, optimizer, jax.random.key(0)), out_shardings=shardings
         )
+        frozen = split_trainable(self.network.init(jax.random.key(0)), experiment.model)[1]
+        places = split_trainable(network_shardings(self.network, mesh), experiment.model)[1]
+        self.frozen = (jax.device_put(frozen, places),) if frozen else ()
 
     def take(self, state, batches):
         """The state after one step for each batch, and the metrics of all."""
         metrics = []
         for batch in batches:
-            state, found = self.step(state, jax.device_put(batch, batch_sharding(self.mesh)))
+            state, found = self.step(state, jax.device_put(batch, batch_sharding(self.mesh)), *self.frozen)
             metrics.append(jax.device_get(found))
         return state, metrics
 
@@ -226,7 +230,7 @@ def test_every_microbatch_of_every_step_has_noise_of_its_own(monkeypatch):
         value = params["final_norm"].sum() * jax.random.uniform(key)
         return LossSums(MaskedLoss(value, value, value, value), batch["tokens"].sum().astype(jnp.float32))
 
-    monkeypatch.setattr(step_module, "diffusion_loss", drawn)
+    monkeypatch.setattr(step_module, "batch_loss", drawn)
     training = dataclasses.replace(BASE.training, gradient_accumulation=4, seed=7)
     run = Run(dataclasses.replace(BASE, training=training), optimizer=optax.set_to_zero())
     _, metrics = run.take(run.new_state(), BATCHES[:2])

@@ -29,6 +29,8 @@ class Special(NamedTuple):
     pad: int
     stop: tuple[int, ...]
     """A row ends with the block in which one of these appears."""
+    vocabulary: int | None = None
+    """Ids from here on have no token: rows that public embeddings have beyond their tokenizer. Never emitted."""
 
 
 class Samples(NamedTuple):
@@ -124,10 +126,12 @@ def sample(
 def propose(
     logits: Float[Array, "B S V"], keys: Array, temperature: float, special: Special
 ) -> tuple[Int[Array, "B S"], Float[Array, "B S"]]:
-    """A token for every position, never mask or pad, and its probability under all logits of the position."""
+    """A token for every position, never mask, pad or an id without a token, and its probability under all logits."""
     if temperature > 0:
         logits = logits / temperature
     allowed = jnp.ones(logits.shape[-1], bool).at[jnp.array([special.mask, special.pad])].set(False)
+    if special.vocabulary is not None:
+        allowed &= jnp.arange(logits.shape[-1]) < special.vocabulary
     ranked = jnp.where(allowed, logits, -jnp.inf)
     if temperature > 0:
         ranked += jax.vmap(lambda key: jax.random.gumbel(key, logits.shape[1:]))(keys)

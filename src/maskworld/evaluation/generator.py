@@ -11,15 +11,20 @@ import jax.numpy as jnp
 import numpy as np
 
 from maskworld.config import Experiment
+from maskworld.diffusion.autoregressive import sample_autoregressive
 from maskworld.diffusion.sampler import Samples, Special, sample
 from maskworld.evaluation.transitions import Generate, Generation
 from maskworld.models.decode import decode_block, prefill
 from maskworld.models.transformer import Network, Params
 from maskworld.training.checkpoints import LoadedParams
+from maskworld.training.initialize import whole_params
+from maskworld.training.step import network_of
 
 
 def make_sampler(network: Network, config: Experiment, special: Special):
     """The jitted `(params, prompts [B, P], lengths [B], keys [B]) -> Samples`; P a multiple of the block length."""
+    if config.diffusion.objective == "autoregressive":
+        return _make_autoregressive(network, config, special)
     block = config.diffusion.block_length
 
     @jax.jit
@@ -33,13 +38,23 @@ def make_sampler(network: Network, config: Experiment, special: Special):
     return run
 
 
+def _make_autoregressive(network: Network, config: Experiment, special: Special):
+    @jax.jit
+    def run(params: Params, prompts, lengths, keys) -> Samples:
+        model = network.bind(params)
+        cache = prefill(model, prompts, lengths - 1, 1, prompts.shape[1] + config.sampler.max_new_tokens)
+        forward = partial(decode_block, model)
+        return sample_autoregressive(forward, cache, prompts, lengths, keys, config.sampler, special)
+
+    return run
+
+
 def make_generate(loaded: LoadedParams, config: Experiment) -> Generate:
     """`Generate` for the parameters and the contract of a checkpoint."""
     contract = loaded.contract
-    network = Network(config.model, contract.vocabulary_size, config.training.compute_dtype)
-    special = Special(contract.mask_id, contract.pad_id, (contract.end_id,))
-    run = make_sampler(network, config, special)
-    params = jax.tree.map(jnp.asarray, loaded.params)
+    special = Special(contract.mask_id, contract.pad_id, (contract.end_id,), contract.vocabulary_size)
+    run = make_sampler(network_of(config, contract), config, special)
+    params = jax.tree.map(jnp.asarray, whole_params(loaded))
     seed = jax.random.key(config.evaluation.seed)
 
     def generate(prompts: Sequence[np.ndarray], prompt_capacity: int) -> list[Generation]:

@@ -175,6 +175,34 @@ def _joined(parts: tuple[Array, ...]) -> Array:
     return parts[0] if len(parts) == 1 else jnp.concatenate(parts)
 
 
+def split_trainable(params: Params, config: ModelConfig) -> tuple[Params, Params]:
+    """(what is trained, what stays frozen) of a tree like the parameters: all and nothing, or with low-rank updates
+    their factors and everything else."""
+    if not config.lora.rank:
+        return params, {}
+    trained = _only(params, lambda name: name in ("lora_a", "lora_b"))
+    return trained, _only(params, lambda name: name not in ("lora_a", "lora_b"))
+
+
+def join_trainable(trained: Params, frozen: Params) -> Params:
+    """Inverse of `split_trainable`."""
+    both = dict(frozen)
+    for name, value in trained.items():
+        both[name] = join_trainable(value, both.get(name, {})) if isinstance(value, dict) else value
+    return both
+
+
+def _only(tree: Params, wanted: Callable[[str], bool]) -> Params:
+    kept: Params = {}
+    for name, value in tree.items():
+        if not isinstance(value, dict):
+            if wanted(name):
+                kept[name] = value
+        elif below := _only(value, wanted):
+            kept[name] = below
+    return kept
+
+
 def rematerialized(layer_step: Callable, config: ModelConfig, scanned: bool) -> Callable:
     """`layer_step` that keeps for its backward pass what `config.remat` says and computes the rest again.
 

@@ -59,6 +59,7 @@ class Record:
         try:
             config = from_dict(values["config"], str(place))
             contract = ModelContract(**values["contract"])
+            contract = dataclasses.replace(contract, control_ids=tuple(contract.control_ids))
         except (ConfigError, TypeError) as error:
             raise CheckpointError(f"{place} was written by another version of maskworld: {error}") from error
         return Record(config, contract, values["data_hash"], values["validation_loss"], values["fingerprints"])

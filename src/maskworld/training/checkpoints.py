@@ -38,6 +38,8 @@ from maskworld.training.fingerprint import fingerprint
 from maskworld.training.quiet import quieten_orbax
 
 CHECKPOINT_FOLDER = "checkpoints"
+BASE = "base"
+"""Entry of the fingerprints for frozen weights, which lie in another run."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,6 +64,8 @@ class LoadedParams:
     contract: ModelContract
     validation_loss: float | None
     notes: tuple[str, ...]
+    base_fingerprint: int | None = None
+    """Of the frozen weights that low-rank updates belong to."""
 
 
 class Checkpoints:
@@ -74,12 +78,14 @@ class Checkpoints:
         contract: ModelContract,
         data_hash: str,
         *,
+        base_fingerprint: int | None = None,
         tell: Callable[[str], None] = lambda text: None,
     ):
         """Open, or begin, the checkpoints of the run in folder `run`.
 
         Args:
             data_hash: digest of the packed training rows; a run does not go on with others.
+            base_fingerprint: of the frozen weights, where only low-rank updates are saved.
             tell: called with a sentence for each thing found that a person should know.
 
         Raises:
@@ -88,6 +94,7 @@ class Checkpoints:
         quieten_orbax()
         self.folder = run / CHECKPOINT_FOLDER
         self._record, self._tell = Record(config, contract, data_hash), tell
+        self._base = {} if base_fingerprint is None else {BASE: base_fingerprint}
         self._pending: Any = None
         with writing(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -122,7 +129,11 @@ class Checkpoints:
         record = dataclasses.replace(
             self._record,
             validation_loss=validation_loss,
-            fingerprints={"params": fingerprint(state.params), "optimizer": fingerprint(state.opt_state)},
+            fingerprints={
+                "params": fingerprint(state.params),
+                "optimizer": fingerprint(state.opt_state),
+                **self._base,
+            },
         )
         if validation_loss is not None:
             self._losses[step] = validation_loss
@@ -245,7 +256,8 @@ def load_params(run: Path, which: int | Literal["best", "latest"] = "best", shar
     damaged one, and `notes` says so.
 
     Args:
-        shardings: tree of shardings like the parameters; None puts everything on the first device.
+        shardings: tree of shardings like the parameters, or a function from the checkpoint's configuration and
+            contract to one; None puts everything on the first device.
 
     Raises:
         CheckpointError: no checkpoint, no such step, or none that can be read.
@@ -267,10 +279,11 @@ def load_params(run: Path, which: int | Literal["best", "latest"] = "best", shar
                 notes.append(f"the checkpoint of step {step} is damaged ({damage})")
         for step in preference(records, which):
             record = records[step]
+            placed = shardings(record.config, record.contract) if callable(shardings) else shardings
             try:
-                params = _load(orbax, step, {"params": _abstract_params(orbax, step, shardings)}, record)["params"]
-                loss = record.validation_loss
-                return LoadedParams(params, step, record.config, record.contract, loss, tuple(notes))
+                params = _load(orbax, step, {"params": _abstract_params(orbax, step, placed)}, record)["params"]
+                loss, base = record.validation_loss, record.fingerprints.get(BASE)
+                return LoadedParams(params, step, record.config, record.contract, loss, tuple(notes), base)
             except Damaged as damage:
                 notes.append(f"the checkpoint of step {step} is damaged ({damage})")
     if not notes:

@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
-import itertools
-import json
 import math
 import os
 import time
@@ -21,36 +18,30 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding
 
-from maskworld.config import Experiment, ModelContract
+from maskworld.config import Experiment
+from maskworld.config_rules import block_curriculum, block_length_at
 from maskworld.configure import CONFIG_FILE, check_resumable, load_config, save_config, validate
-from maskworld.data.pipeline import batches, validation_batches
-from maskworld.data.prepare import Prepared, prepare
-from maskworld.data.rows import read_manifest
+from maskworld.data.pipeline import batches
+from maskworld.data.prepare import prepare
 from maskworld.errors import ConfigError, UserError
-from maskworld.models.transformer import Network
-from maskworld.parallel.mesh import batch_sharding, check_batch, make_mesh, split_cpu
+from maskworld.parallel.mesh import batch_sharding, split_cpu
 from maskworld.storage import writing
 from maskworld.training.checkpoints import CHECKPOINT_FOLDER, Checkpoints, Restored
+from maskworld.training.job import (
+    DATA_FOLDER,
+    Job,
+    make_job,
+    model_contract,
+    rows_digest,
+    to_devices,
+    with_tokenizer_of_base,
+)
 from maskworld.training.measures import Clock, Window
 from maskworld.training.progress import Progress, duration
-from maskworld.training.step import (
-    TrainState,
-    create_state,
-    loss_metrics,
-    make_optimizer,
-    make_train_step,
-    make_validation_step,
-    state_shardings,
-)
 from maskworld.training.writers import METRICS_FILE, MetricsWriter
 
-DATA_FOLDER = "data"
 _LOCK_FILE = ".lock"
-
-Validate = Callable[[Any], dict[str, float]]
-"""Parameters -> metrics over the validation rows."""
 
 
 @dataclass(frozen=True)
@@ -66,22 +57,6 @@ class TrainResult:
     """Training time of all parts of the run; preparing data and compiling are not in it."""
 
 
-@dataclass(frozen=True)
-class _Job:
-    """All that the loop needs, made once."""
-
-    experiment: Experiment
-    run: Path
-    prepared: Prepared
-    mesh: Mesh
-    network: Network
-    abstract_state: TrainState
-    """Shapes, dtypes and shardings."""
-    create_state: Callable[[], TrainState]
-    train_step: Any
-    validate: Validate | None
-
-
 def train(experiment: Experiment, run_folder: str | Path, progress: Progress | None = None) -> TrainResult:
     """Train `experiment` in `run_folder`, from its last checkpoint if it has one, to `training.steps`.
 
@@ -95,6 +70,7 @@ def train(experiment: Experiment, run_folder: str | Path, progress: Progress | N
         UserError: the loss is no longer a number.
     """
     validate(experiment)
+    experiment = with_tokenizer_of_base(experiment)
     split_cpu(experiment.mesh, experiment.training.batch_size // experiment.training.gradient_accumulation)
     run, is_first = Path(run_folder), jax.process_index() == 0
     with progress or Progress(enabled=is_first) as progress, _sole_trainer(run):
@@ -102,7 +78,7 @@ def train(experiment: Experiment, run_folder: str | Path, progress: Progress | N
         replace = not _has_checkpoints(run)
         prepared = prepare(experiment.data, experiment.diffusion, run / DATA_FOLDER, progress.say, replace)
         progress.say(prepared.summary())
-        job = _make_job(experiment, run, prepared)
+        job = make_job(experiment, run, prepared)
         told: list[str] = []
 
         def tell(text: str) -> None:
@@ -112,7 +88,12 @@ def train(experiment: Experiment, run_folder: str | Path, progress: Progress | N
         with (
             MetricsWriter(run, enabled=is_first) as metrics,
             Checkpoints(
-                run, experiment, model_contract(experiment, prepared), rows_digest(prepared), tell=tell
+                run,
+                experiment,
+                model_contract(experiment, prepared),
+                rows_digest(prepared),
+                base_fingerprint=job.base_fingerprint,
+                tell=tell,
             ) as checkpoints,
         ):
             if metrics.torn_line:
@@ -124,7 +105,7 @@ def train(experiment: Experiment, run_folder: str | Path, progress: Progress | N
 
 
 def _run(
-    job: _Job, restored: Restored | None, metrics: MetricsWriter, checkpoints: Checkpoints, progress: Progress
+    job: Job, restored: Restored | None, metrics: MetricsWriter, checkpoints: Checkpoints, progress: Progress
 ) -> TrainResult:
     """From the restored step, or the first, to the last."""
     training = job.experiment.training
@@ -133,13 +114,14 @@ def _run(
     if step == training.steps:
         progress.say(f"all {step} steps are done; nothing is left to train")
         return TrainResult(job.run, step, None, None, before["seconds"])
-    progress.say(f"resuming after step {step}" if restored else f"training {_size(job):,} parameters")
+    progress.say(f"resuming after step {step}" if restored else f"training {job.parameters:,} parameters")
     state = restored.state if restored else job.create_state()
     with contextlib.closing(_Feed(job, int(before["next_batch"]))) as feed:
-        take_step = _compile(job, feed.batch, progress)
+        steps = _Steps(job, progress)
         clock, window, validation = Clock(step, before["seconds"]), Window(), None
         while step < training.steps:
-            state, step_metrics = take_step(state, feed.batch)  # returns at once, the devices work on
+            take_step = steps.at(step, feed.batch)
+            state, step_metrics = take_step(state, feed.batch, *job.frozen)  # returns at once, the devices work on
             window.add(step_metrics, feed.tokens)
             window.settle(feed.advance())
             step += 1
@@ -166,59 +148,10 @@ def _run(
         return TrainResult(job.run, step, values["loss"], validation["loss"] if validation else None, clock.total)
 
 
-def model_contract(experiment: Experiment, prepared: Prepared) -> ModelContract:
-    """What a checkpoint of this experiment on this data means."""
-    tokenizer = prepared.tokenizer
-    return ModelContract(
-        block_length=experiment.diffusion.block_length,
-        mask_id=tokenizer.mask_id,
-        pad_id=tokenizer.pad_id,
-        end_id=tokenizer.end_id,
-        vocabulary_size=tokenizer.vocabulary_size,
-        schedule=experiment.diffusion.schedule,
-        tokenizer_hash=tokenizer.fingerprint,
-    )
-
-
-def rows_digest(prepared: Prepared) -> str:
-    """Hex digest of the packed training rows: what batch i holds depends on nothing else but the shuffle."""
-    files = read_manifest(prepared.train_rows)["files"]
-    return hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()
-
-
-def _make_job(experiment: Experiment, run: Path, prepared: Prepared) -> _Job:
-    training, mask_id = experiment.training, prepared.tokenizer.mask_id
-    mesh = make_mesh(experiment.mesh)
-    check_batch(mesh, training.batch_size, training.gradient_accumulation)
-    network = Network(experiment.model, prepared.tokenizer.vocabulary_size, training.compute_dtype)
-    optimizer, learning_rate = make_optimizer(experiment.optimizer, training.steps)
-
-    def initial() -> TrainState:
-        return create_state(network, optimizer, jax.random.key(training.seed))
-
-    shardings = state_shardings(network, optimizer, mesh)
-    abstract_state = jax.tree.map(
-        lambda leaf, place: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place),
-        jax.eval_shape(initial),
-        shardings,
-    )
-    return _Job(
-        experiment=experiment,
-        run=run,
-        prepared=prepared,
-        mesh=mesh,
-        network=network,
-        abstract_state=abstract_state,
-        create_state=jax.jit(initial, out_shardings=shardings),
-        train_step=make_train_step(experiment, network, optimizer, learning_rate, mesh, mask_id),
-        validate=_validator(experiment, prepared, make_validation_step(experiment, network, mesh, mask_id), mesh),
-    )
-
-
 class _Feed:
     """The next batch, on the devices already, and how to go on from it."""
 
-    def __init__(self, job: _Job, next_batch: int):
+    def __init__(self, job: Job, next_batch: int):
         experiment = job.experiment
         self._sharding = batch_sharding(job.mesh)
         self._batches = batches(
@@ -237,7 +170,7 @@ class _Feed:
         """Fetch the batch after this one; returns the seconds it took."""
         begun = time.perf_counter()
         rows = next(self._batches)
-        self.batch = _to_devices(rows, self._sharding)
+        self.batch = to_devices(rows, self._sharding)
         self.tokens = int(np.count_nonzero(rows["document_ids"]))
         self.next_batch += 1
         return time.perf_counter() - begun
@@ -246,42 +179,28 @@ class _Feed:
         self._batches.close()
 
 
-def _to_devices(rows: dict[str, np.ndarray], sharding: NamedSharding) -> dict[str, jax.Array]:
-    """This host's rows as its part of global arrays."""
-    return {name: jax.make_array_from_process_local_data(sharding, array) for name, array in rows.items()}
-
-
-def _validator(experiment: Experiment, prepared: Prepared, validation_step: Any, mesh: Mesh) -> Validate | None:
-    """The validation loss, over the same rows and noise every time; None where none is wanted or there are no rows."""
-    training = experiment.training
-    if not training.validate_every or prepared.validation_rows is None:
-        return None
-    host_batches = validation_batches(
-        prepared.validation_rows, training.batch_size, jax.process_index(), jax.process_count()
-    )
-    sharding = batch_sharding(mesh)
-    chosen = [_to_devices(rows, sharding) for rows in itertools.islice(host_batches, training.validation_batches)]
-
-    def validate_params(params: Any) -> dict[str, float]:
-        # One batch at a time: several programs with collectives in flight can starve each other of a CPU's few
-        # threads until XLA gives up on them.
-        sums = [jax.device_get(validation_step(params, batch, np.int32(index))) for index, batch in enumerate(chosen)]
-        total = jax.tree.map(lambda *parts: sum(parts[1:], parts[0]), *sums)
-        return {name: float(value) for name, value in jax.device_get(loss_metrics(total)).items()}
-
-    return validate_params
-
-
-def _compile(job: _Job, batch: dict[str, jax.Array], progress: Progress) -> Any:
-    """The step as an executable for these shapes and shardings.
+class _Steps:
+    """The step of each stage of the block curriculum, as an executable for these shapes and shardings.
 
     An executable never compiles again: a batch or state of another shape, dtype or placement is an error, where a
     jitted function would silently take minutes to compile a second time.
     """
-    begun = time.perf_counter()
-    executable = job.train_step.lower(job.abstract_state, batch).compile()
-    progress.say(f"compiled the step in {duration(time.perf_counter() - begun)}")
-    return executable
+
+    def __init__(self, job: Job, progress: Progress):
+        self._job, self._progress = job, progress
+        self._stages = block_curriculum(job.experiment.diffusion.block_curriculum)
+        self._compiled: dict[int, Any] = {}
+
+    def at(self, step: int, batch: dict[str, jax.Array]) -> Any:
+        """The executable of step `step`, from 0; compiled where its block length is new."""
+        length = block_length_at(step, self._job.experiment.diffusion.block_length, self._stages)
+        if length not in self._compiled:
+            begun, job = time.perf_counter(), self._job
+            jitted = job.train_step(length)
+            self._compiled[length] = jitted.lower(job.abstract_state, batch, *job.frozen).compile()
+            stage = f" with blocks of {length}" if self._stages else ""
+            self._progress.say(f"compiled the step{stage} in {duration(time.perf_counter() - begun)}")
+        return self._compiled[length]
 
 
 def _refuse_divergence(step: int, values: dict[str, float], checkpoints: Checkpoints) -> None:
@@ -315,7 +234,7 @@ def _check_begun(experiment: Experiment, run: Path, say: Callable[[str], None]) 
             (run / METRICS_FILE).replace(aside)
 
 
-def _write_beginning(metrics: MetricsWriter, job: _Job, restored: Restored | None, told: list[str]) -> None:
+def _write_beginning(metrics: MetricsWriter, job: Job, restored: Restored | None, told: list[str]) -> None:
     step = restored.step if restored else 0
     for text in told:
         metrics.write(step, "event", event="recovered", message=text)
@@ -324,17 +243,13 @@ def _write_beginning(metrics: MetricsWriter, job: _Job, restored: Restored | Non
         step,
         "event",
         event="resumed" if restored else "started",
-        parameters=_size(job),
+        parameters=job.parameters,
         vocabulary_size=job.network.vocabulary_size,
         steps=job.experiment.training.steps,
         machine=f"{len(devices)} x {devices[0].device_kind}, {os.cpu_count()} CPU cores a host, jax {jax.__version__}",
     )
     if restored:
         metrics.resumed(step)
-
-
-def _size(job: _Job) -> int:
-    return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(job.abstract_state.params))
 
 
 @contextlib.contextmanager

@@ -1,4 +1,5 @@
-"""The block-diffusion loss of a packed batch: noise, both streams, weighted cross-entropy. Pure in all its inputs."""
+"""The losses of a packed batch, pure in all their inputs: block diffusion (noise, both streams, weighted cross-entropy
+of masked tokens) and, for the same networks and rows, the next token."""
 
 from __future__ import annotations
 
@@ -12,7 +13,13 @@ from maskworld.diffusion.corruption import Corruption, corrupt
 from maskworld.diffusion.objective import MaskedLoss, masked_cross_entropy
 from maskworld.models.experts import RouterSums, balance_loss
 from maskworld.models.transformer import Network, Params
-from maskworld.models.two_stream import gather_blocks, two_stream_hidden, two_stream_layout
+from maskworld.models.two_stream import (
+    clean_hidden,
+    clean_layout,
+    gather_blocks,
+    two_stream_hidden,
+    two_stream_layout,
+)
 
 Batch = dict[str, Array]
 """`tokens`, `document_ids`, `positions` [B, L] int32, `targets` [B, L] bool, `target_blocks` [B, K] int32."""
@@ -53,6 +60,41 @@ def noisy_targets(batch: Batch, config: DiffusionConfig) -> NoisyTargets:
         return jnp.tile(taken, (1, config.noisy_copies))
 
     return NoisyTargets(copied("tokens"), copied("targets").astype(bool), copied("document_ids"))
+
+
+def batch_loss(
+    network: Network, params: Params, batch: Batch, key: Array, mask_id: int, config: DiffusionConfig
+) -> LossSums:
+    """The loss of the configured objective."""
+    if config.objective == "autoregressive":
+        return autoregressive_loss(network, params, batch, config.logits_chunk)
+    return diffusion_loss(network, params, batch, key, mask_id, config)
+
+
+def autoregressive_loss(network: Network, params: Params, batch: Batch, logits_chunk: int = 128) -> LossSums:
+    """Cross-entropy (nats, summed) of every target token given all tokens before it in its document.
+
+    A document's first token has nothing before it and is no target.
+    """
+    model, documents = network.bind(params), batch["document_ids"]
+    states = clean_hidden(model, batch["tokens"], clean_layout(documents, batch["positions"], 1))
+
+    def following(name):
+        return jnp.pad(batch[name][:, 1:], ((0, 0), (0, 1)))
+
+    supervised = following("targets").astype(bool) & (following("document_ids") == documents) & (documents > 0)
+    weight = supervised.astype(jnp.float32)
+    hidden = model.normalize(states.hidden)
+    loss = masked_cross_entropy(hidden, model.head_kernel(), following("tokens"), weight, supervised, logits_chunk)
+    return LossSums(loss, weight.sum(), states.router)
+
+
+def shortened(batch: Batch, block_length: int, shorter: int) -> Batch:
+    """The same rows with every target block cut into blocks of length `shorter`, a divisor of its own."""
+    parts = block_length // shorter
+    blocks = batch["target_blocks"]
+    cut = jnp.where(blocks[..., None] >= 0, blocks[..., None] * parts + jnp.arange(parts), -1)
+    return batch | {"target_blocks": cut.reshape(blocks.shape[0], -1)}
 
 
 def diffusion_loss(

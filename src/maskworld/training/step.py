@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import flax.struct
@@ -12,11 +14,11 @@ import optax
 import optax.contrib
 from jaxtyping import Array
 
-from maskworld.config import Experiment, OptimizerConfig
+from maskworld.config import Experiment, ModelContract, OptimizerConfig
 from maskworld.models.experts import router_metrics
-from maskworld.models.transformer import Network, Params
+from maskworld.models.transformer import Network, Params, join_trainable, split_trainable
 from maskworld.parallel.mesh import batch_sharding, parameter_shardings, replicated
-from maskworld.training.loss import Batch, diffusion_loss
+from maskworld.training.loss import Batch, LossSums, batch_loss, shortened
 
 
 @flax.struct.dataclass
@@ -71,15 +73,31 @@ def _warmup_cosine(peak: float, config: OptimizerConfig, steps: int) -> optax.Sc
 
 
 def create_state(network: Network, optimizer: optax.GradientTransformation, key: Array) -> TrainState:
-    """Step 0: parameters from one typed key, and the optimizer over them. Pure; to be jitted with `state_shardings`."""
-    params = network.init(key)
+    """Step 0: trained parameters from one typed key, and the optimizer over them. Pure; to be jitted with
+    `state_shardings`."""
+    return state_of(split_trainable(network.init(key), network.config)[0], optimizer)
+
+
+def state_of(params: Params, optimizer: optax.GradientTransformation) -> TrainState:
+    """Step 0 of these parameters."""
     return TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params))
+
+
+def network_of(experiment: Experiment, contract: ModelContract) -> Network:
+    """The network whose parameters a checkpoint of this configuration and contract holds."""
+    vocabulary = experiment.model.vocabulary_size or contract.vocabulary_size
+    return Network(experiment.model, vocabulary, experiment.training.compute_dtype)
+
+
+def network_shardings(network: Network, mesh: jax.sharding.Mesh) -> Params:
+    """Where every parameter lives, frozen ones included."""
+    return parameter_shardings(mesh, network.abstract_params(), network.logical_axes())
 
 
 def state_shardings(network: Network, optimizer: optax.GradientTransformation, mesh: jax.sharding.Mesh) -> TrainState:
     """Where every leaf of the state lives: parameters by their logical axes, optimizer moments like their parameter."""
     abstract = jax.eval_shape(lambda: create_state(network, optimizer, jax.random.key(0)))
-    params = parameter_shardings(mesh, abstract.params, network.logical_axes())
+    params, _ = split_trainable(network_shardings(network, mesh), network.config)
     by_path = {_names(path): sharding for path, sharding in jax.tree_util.tree_leaves_with_path(params)}
 
     def place(path, leaf):
@@ -132,23 +150,31 @@ def make_train_step(
     learning_rate: optax.Schedule,
     mesh: jax.sharding.Mesh,
     mask_id: int,
+    block_length: int | None = None,
 ):
-    """The jitted `step(state, batch) -> (state, metrics)`; the state's buffers are donated.
+    """The jitted `step(state, batch, *frozen) -> (state, metrics)`; the state's buffers are donated.
+
+    `frozen` is one tree, what `split_trainable` leaves of the parameters beside low-rank updates; without those the
+    argument does not exist. `block_length` is a curriculum's, a divisor of the configured one.
 
     Noise of step i comes from fold_in(key(seed), i), then from the microbatch's index. Gradients are those of
     (sum of losses over all microbatches) / (sum of their normalizers): a mean over tokens, not a mean of means.
     """
-    config = experiment.diffusion
+    length = block_length or experiment.diffusion.block_length
+    config = dataclasses.replace(experiment.diffusion, block_length=length)
     microbatches = experiment.training.gradient_accumulation
 
-    def microbatch_loss(params, batch, key):
+    def microbatch_loss(params, batch, key, frozen):
         with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
-            sums = diffusion_loss(network, params, batch, key, mask_id, config)
+            sums = batch_loss(network, join_trainable(params, frozen), batch, key, mask_id, config)
         return sums.objective(experiment.model.experts.balance_weight), sums
 
-    def step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Array]]:
+    def step(state: TrainState, batch: Batch, frozen: Params | None = None) -> tuple[TrainState, dict[str, Array]]:
+        if length != experiment.diffusion.block_length:
+            batch = shortened(batch, experiment.diffusion.block_length, length)
         key = jax.random.fold_in(jax.random.key(experiment.training.seed), state.step)
-        sums, gradients = accumulate_gradients(microbatch_loss, state.params, batch, key, microbatches)
+        loss = partial(microbatch_loss, frozen=frozen or {})
+        sums, gradients = accumulate_gradients(loss, state.params, batch, key, microbatches)
         normalizer = jnp.maximum(sums.normalizer, 1.0)
         gradients = jax.tree.map(lambda g: g / normalizer, gradients)
         updates, opt_state = optimizer.update(gradients, state.opt_state, state.params)
@@ -161,24 +187,29 @@ def make_train_step(
     shardings = state_shardings(network, optimizer, mesh)
     return jax.jit(
         step,
-        in_shardings=(shardings, batch_sharding(mesh)),
+        in_shardings=(shardings, batch_sharding(mesh), *_frozen_shardings(network, mesh)),
         out_shardings=(shardings, replicated(mesh)),
         donate_argnums=0,
     )
 
 
 def make_validation_step(experiment: Experiment, network: Network, mesh: jax.sharding.Mesh, mask_id: int):
-    """The jitted `validate(params, batch, index) -> LossSums`; the same noise for batch `index` at every step."""
+    """The jitted `validate(params, batch, index, *frozen) -> LossSums`; batch `index` has the same noise every time."""
 
-    def validate(params, batch, index):
+    def validate(params, batch, index, frozen=None):
         key = jax.random.fold_in(jax.random.key(experiment.training.seed + 1), index)
         with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
-            return diffusion_loss(network, params, batch, key, mask_id, experiment.diffusion)
+            params = join_trainable(params, frozen or {})
+            return batch_loss(network, params, batch, key, mask_id, experiment.diffusion)
 
-    params = parameter_shardings(mesh, network.abstract_params(), network.logical_axes())
-    return jax.jit(
-        validate, in_shardings=(params, batch_sharding(mesh), replicated(mesh)), out_shardings=replicated(mesh)
-    )
+    params, _ = split_trainable(network_shardings(network, mesh), network.config)
+    given = (params, batch_sharding(mesh), replicated(mesh), *_frozen_shardings(network, mesh))
+    return jax.jit(validate, in_shardings=given, out_shardings=replicated(mesh))
+
+
+def _frozen_shardings(network: Network, mesh: jax.sharding.Mesh) -> tuple[Params, ...]:
+    _, frozen = split_trainable(network_shardings(network, mesh), network.config)
+    return (frozen,) if frozen else ()
 
 
 def loss_metrics(sums: LossSums) -> dict[str, Array]:
