@@ -128,7 +128,7 @@ def test_logits_and_cached_block_equal_the_reference():
     def logits(params):
         model = network.bind(params)
         positions = jnp.broadcast_to(jnp.arange(length), ids.shape)
-        hidden, _ = clean_hidden(model, ids, clean_layout(jnp.ones_like(ids), positions, 4))
+        hidden = clean_hidden(model, ids, clean_layout(jnp.ones_like(ids), positions, 4)).hidden
         lengths = jnp.full(rows, length - 4)
         cache = prefill(model, ids, lengths, 4, length)
         return model.logits(hidden), decode_block(model, cache, ids[:, -4:], lengths)[0]

@@ -55,9 +55,9 @@ def test_the_mesh_has_the_four_axes_and_says_its_axis_types():
     assert set(mesh.axis_types) == {AxisType.Auto}
 
 
-def test_a_batch_is_split_over_data_and_fsdp_together():
-    assert batch_sharding(make_mesh(MeshConfig(), jax.devices()[:1])).spec == PartitionSpec(("data", "fsdp"))
-    with pytest.raises(ConfigError, match=r"training.batch_size.*3 rows.*2 x 2 = 4"):
+def test_a_batch_is_split_over_data_fsdp_and_experts_together():
+    assert batch_sharding(make_mesh(MeshConfig(), jax.devices()[:1])).spec == PartitionSpec(("data", "fsdp", "expert"))
+    with pytest.raises(ConfigError, match=r"training.batch_size.*3 rows.*2 x 2 x 1 = 4"):
         check_batch(abstract_mesh(data=2, fsdp=2), batch_size=6, gradient_accumulation=2)
     check_batch(abstract_mesh(data=2, fsdp=2), batch_size=8, gradient_accumulation=2)
 

@@ -46,17 +46,17 @@ def model_config(folder: Path = FOLDER, **changes) -> tuple[ModelConfig, dict]:
 
 
 _LAYER_NAMES = {
-    ("attention_norm",): ("input_layernorm", False),
+    ("mixer_norm",): ("input_layernorm", False),
     ("feed_forward_norm",): ("post_attention_layernorm", False),
-    ("attention", "query"): ("self_attn.q_proj", True),
-    ("attention", "key"): ("self_attn.k_proj", True),
-    ("attention", "value"): ("self_attn.v_proj", True),
-    ("attention", "out"): ("self_attn.o_proj", True),
-    ("attention", "query_norm"): ("self_attn.q_norm", False),
-    ("attention", "key_norm"): ("self_attn.k_norm", False),
-    ("feed_forward", "gate"): ("mlp.gate_proj", True),
-    ("feed_forward", "up"): ("mlp.up_proj", True),
-    ("feed_forward", "down"): ("mlp.down_proj", True),
+    ("mixer", "query", "kernel"): ("self_attn.q_proj", True),
+    ("mixer", "key", "kernel"): ("self_attn.k_proj", True),
+    ("mixer", "value", "kernel"): ("self_attn.v_proj", True),
+    ("mixer", "out", "kernel"): ("self_attn.o_proj", True),
+    ("mixer", "query_norm"): ("self_attn.q_norm", False),
+    ("mixer", "key_norm"): ("self_attn.k_norm", False),
+    ("feed_forward", "gate", "kernel"): ("mlp.gate_proj", True),
+    ("feed_forward", "up", "kernel"): ("mlp.up_proj", True),
+    ("feed_forward", "down", "kernel"): ("mlp.down_proj", True),
 }
 
 
@@ -71,7 +71,7 @@ def reference_entry(params: dict, name: str) -> np.ndarray:
     _, _, index, rest = name.split(".", 3)
     for path, (reference, transposed) in _LAYER_NAMES.items():
         if rest == f"{reference}.weight":
-            leaf = params["layers"]
+            leaf = params["layers"]["attention"]
             for part in path:
                 leaf = leaf[part]
             leaf = np.asarray(leaf[int(index)])
@@ -84,16 +84,16 @@ def load_params(config: ModelConfig, folder: Path = FOLDER) -> dict:
     params = {
         "embedding": tensors["model.embed_tokens.weight"],
         "final_norm": tensors["model.norm.weight"],
-        "layers": {"attention": {}, "feed_forward": {}},
+        "layers": {"attention": {}},
     }
     if not config.tie_embeddings:
         params["head"] = tensors["lm_head.weight"].T
     for path, (name, transposed) in _LAYER_NAMES.items():
         stack = [tensors[f"model.layers.{i}.{name}.weight"] for i in range(config.layers)]
         leaf = np.stack([x.T if transposed else x for x in stack])
-        target = params["layers"]
+        target = params["layers"]["attention"]
         for part in path[:-1]:
-            target = target[part]
+            target = target.setdefault(part, {})
         target[path[-1]] = leaf
     return params
 

@@ -9,7 +9,16 @@ import optax
 import pytest
 from random_rows import random_batch
 
-from maskworld.config import DiffusionConfig, Experiment, MeshConfig, ModelConfig, OptimizerConfig, TrainingConfig
+from maskworld.config import (
+    DiffusionConfig,
+    Experiment,
+    ExpertsConfig,
+    LoraConfig,
+    MeshConfig,
+    ModelConfig,
+    OptimizerConfig,
+    TrainingConfig,
+)
 from maskworld.diffusion.objective import MaskedLoss
 from maskworld.models.transformer import Network
 from maskworld.parallel.mesh import batch_sharding, make_mesh
@@ -93,6 +102,37 @@ def test_eight_devices_give_the_losses_of_one(base_losses, axes):
     sizes = {leaf.addressable_shards[0].data.size / leaf.size for leaf in jax.tree.leaves(state.params)}
     assert min(sizes) == 1 / (axes.get("fsdp", 1) * axes.get("tensor", 1))
     np.testing.assert_allclose(run.losses(), base_losses, rtol=1e-4)
+
+
+OTHERS = {
+    "experts": {"experts": ExpertsConfig(count=4, per_token=2, feed_forward=24, every=2, balance_weight=0.1)},
+    "hybrid": {"layers": 3, "mixers": ("convolution", "attention", "convolution"), "convolution_bias": True},
+    "low-rank": {
+        "lora": LoraConfig(rank=2),
+        "experts": ExpertsConfig(count=4, per_token=2, feed_forward=24, every=2),
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("model", "axes"),
+    [
+        ("experts", {"data": 1, "fsdp": 2, "expert": 2, "tensor": 2}),
+        ("hybrid", {"data": 2, "fsdp": 2, "tensor": 2}),
+        ("low-rank", {"data": 1, "fsdp": 2, "expert": 2, "tensor": 2}),
+    ],
+)
+def test_eight_devices_give_the_losses_of_one_for_every_kind_of_layer(model, axes):
+    experiment = dataclasses.replace(BASE, model=dataclasses.replace(BASE.model, **OTHERS[model]))
+    one, many = Run(experiment), Run(experiment, make_mesh(MeshConfig(**axes)))
+    # Adam's first steps are the signs of gradients, rounding included: what is compared must not hang on those.
+    (_, want), (_, got) = (run.take(run.new_state(), BATCHES[:2]) for run in (one, many))
+    for before, after in zip(want, got, strict=True):
+        assert before.keys() == after.keys()
+        for name in ("loss", "grad_norm", *(("balance_loss", "busiest_expert") if "balance_loss" in before else ())):
+            np.testing.assert_allclose(after[name], before[name], rtol=1e-3, err_msg=name)
+    if model == "experts":
+        assert 2 <= want[0]["balance_loss"] < 4 and 1 <= want[0]["busiest_expert"] <= 4
 
 
 def test_a_step_compiles_once_and_reuses_the_memory_of_its_state(base):

@@ -34,8 +34,8 @@ def make_doubled_step(experiment: Experiment, network: Network, optimizer: optax
 
         def layer_step(layer, x, _):
             normal = layer.normalize(x)
-            query = layer.attention.project_query(normal, turn)
-            return layer.finish(x, attend(query, *layer.attention.project_key_value(normal, turn))), None
+            query = layer.mixer.project_query(normal, turn)
+            return layer.finish(x, attend(query, *layer.mixer.project_key_value(normal, turn)))
 
         x, _ = model.run_layers(layer_step, model.embed(jnp.concatenate([noise.tokens, tokens], axis=1)))
         hidden = model.normalize(x[:, : tokens.shape[1]])

@@ -19,6 +19,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from maskworld.models.linear import merge_rows
 from maskworld.models.range_attention import ATTENDED, chunked_range_attention
+from maskworld.models.spread import ROWS, mesh_in_use
 
 EMPTY = -1e30
 """Log-sum-exp of a query that sees no key; its output is zero."""
@@ -57,14 +58,13 @@ def _on_each_device(attend, kv_heads: int):
 
     The tiles' loop bounds depend on the data: without this the partitioner would have to run all rows everywhere.
     """
-    mesh = jax.sharding.get_abstract_mesh()
-    if mesh.empty or mesh.size == 1:
+    mesh = mesh_in_use()
+    if mesh is None:
         return attend
     heads = "tensor" if kv_heads % mesh.shape["tensor"] == 0 else None
-    rows = ("data", "fsdp")
-    by_head, by_row = P(rows, None, heads, None), P(rows, None)
+    by_head, by_row = P(ROWS, None, heads, None), P(ROWS, None)
     specs = (by_head, by_head, by_head, by_row, by_row)
-    return jax.shard_map(attend, mesh=mesh, in_specs=specs, out_specs=(by_head, P(rows, None, heads)), check_vma=False)
+    return jax.shard_map(attend, mesh=mesh, in_specs=specs, out_specs=(by_head, P(ROWS, None, heads)), check_vma=False)
 
 
 def _dense_range_attention(query, key, value, key_start, key_end):
@@ -111,11 +111,14 @@ def block_attention(
     value: Float[Array, "B N G E"],
     document_ids: Int[Array, "B N"],
     block_length: int,
+    causal: bool = False,
+    window: int = 0,
 ) -> tuple[Float[Array, "B N H E"], Float[Array, "B N H"]]:
-    """Full attention inside each block of `block_length` consecutive positions, within one document.
+    """Attention inside each block of `block_length` consecutive positions, within one document.
 
-    Document 0 is padding: it sees nothing and is seen by nothing. Several blocks share a tile under a block-diagonal
-    mask, because matrix units are slow on matrices of four rows.
+    Full, or `causal` in the order in which the positions stand (WeDLM); `window` above 0 limits how many keys back a
+    position sees, itself included. Document 0 is padding: it sees nothing and is seen by nothing. Several blocks share
+    a tile under a block-diagonal mask, because matrix units are slow on matrices of four rows.
     """
     rows, length, heads, size = query.shape
     tile = block_tile(block_length)
@@ -132,6 +135,11 @@ def block_attention(
     document = split(document_ids)
     visible = (block[:, None] == block[None, :]) & (document[..., :, None] == document[..., None, :])
     visible &= (document > 0)[..., None]
+    back = jnp.arange(tile)[:, None] - jnp.arange(tile)[None, :]
+    if causal:
+        visible &= back >= 0
+    if window:
+        visible &= back < window
     out, log_sum = masked_attention(split(query), split(key), split(value), visible)
     return (
         out.reshape(rows, tiles * tile, heads, size)[:, :length],

@@ -1,34 +1,55 @@
-"""Decoding with an exact cache: the clean keys and values of whole blocks, each row at its own position."""
+"""Decoding with an exact cache: what whole blocks left behind, each row at its own position.
+
+A block length of 1 is ordinary autoregressive decoding.
+"""
 
 from __future__ import annotations
+
+from functools import partial
+from typing import Any
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from maskworld.models.attention import masked_attention, merge, range_attention
-from maskworld.models.transformer import KeyValue, Transformer
+from maskworld.models.layers import KeyValue
+from maskworld.models.transformer import Transformer
 from maskworld.models.two_stream import clean_hidden, clean_layout
+
+Cache = dict[str, Any]
+"""By kind of layer, stacked over its layers: `KeyValue` of [layers, B, C, G, E] for C positions, or for convolutions a
+ring [layers, B, S+K-1, D] in which position p lies at p modulo its length. What lies behind a row's position is never
+read."""
 
 
 def prefill(
     model: Transformer, prompts: Int[Array, "B P"], lengths: Int[Array, " B"], block_length: int, capacity: int
-) -> KeyValue:
-    """The cache of each prompt's whole blocks, [layers, B, capacity, G, E]; what lies behind them is never read.
+) -> Cache:
+    """The cache of each prompt's whole blocks, with room for C = `capacity` positions.
 
     P must be a multiple of the block length; prompts shorter than P are filled with any token.
     """
-    rows, length = prompts.shape
-    index = jnp.broadcast_to(jnp.arange(length), prompts.shape)
-    whole = lengths[:, None] // block_length * block_length
-    layout = clean_layout((index < whole).astype(jnp.int32), index, block_length)
-    _, cache = clean_hidden(model, prompts, layout)
-    room = ((0, 0), (0, 0), (0, capacity - length), (0, 0), (0, 0))
-    return KeyValue(*(jnp.pad(part, room) for part in cache))
+    index = jnp.broadcast_to(jnp.arange(prompts.shape[1]), prompts.shape)
+    whole = lengths // block_length * block_length
+    layout = clean_layout((index < whole[:, None]).astype(jnp.int32), index, block_length)
+    ring = partial(_ring, whole=whole, size=block_length + model.config.convolution_length - 1)
+    room = ((0, 0), (0, 0), (0, capacity - prompts.shape[1]), (0, 0), (0, 0))
+    return {
+        name: KeyValue(*(jnp.pad(part, room) for part in memory)) if isinstance(memory, KeyValue) else ring(memory)
+        for name, memory in clean_hidden(model, prompts, layout).memory.items()
+    }
+
+
+def _ring(memory: Float[Array, "n B P D"], whole: Int[Array, " B"], size: int) -> Float[Array, "n B size D"]:
+    """The last `size` positions before `whole`, each at its place."""
+    last = whole[:, None] - 1
+    at = last - (last - jnp.arange(size)) % size
+    return jnp.take_along_axis(memory, jnp.maximum(at, 0)[None, :, :, None], axis=2)
 
 
 def decode_block(
-    model: Transformer, cache: KeyValue, tokens: Int[Array, "B S"], start: Int[Array, " B"]
-) -> tuple[Float[Array, "B S V"], KeyValue]:
+    model: Transformer, cache: Cache, tokens: Int[Array, "B S"], start: Int[Array, " B"]
+) -> tuple[Float[Array, "B S V"], Cache]:
     """Logits of one block per row at positions start .. start + S - 1, and the cache with the block written there.
 
     The block sees the cache before `start` and itself, both ways. Keys and values are written at every call; those of
@@ -38,22 +59,38 @@ def decode_block(
     rows, block_length = tokens.shape
     positions = start[:, None] + jnp.arange(block_length)
     turn = model.rotation(positions)
-    nothing = jnp.zeros_like(positions)
-    everything = jnp.ones((rows, block_length, block_length), bool)
-    seen_to = jnp.broadcast_to(start[:, None], positions.shape)
+    row, seen_to = jnp.arange(rows)[:, None], jnp.broadcast_to(start[:, None], positions.shape)
+
+    def attend(mixer, normal, past: KeyValue):
+        own, query = mixer.project_key_value(normal, turn), mixer.project_query(normal, turn)
+        first = jnp.maximum(positions - mixer.window + 1, 0) if mixer.window else jnp.zeros_like(positions)
+        before = range_attention(query, *past, first, seen_to, model.config.attention)
+        back = jnp.arange(block_length)[:, None] - jnp.arange(block_length)
+        inside = masked_attention(
+            query, *own, jnp.broadcast_to(back < (mixer.window or block_length), (rows, *back.shape))
+        )
+        return merge(*before, *inside), own
+
+    def convolve(mixer, normal, past):
+        own, reach = mixer.project_in(normal), mixer.length - 1
+        earlier = start[:, None] + jnp.arange(-reach, 0)
+        known = jnp.where((earlier >= 0)[..., None], past[row, earlier % past.shape[1]], 0)
+        joined = jnp.concatenate([known, own], axis=1)
+        back = [joined[:, reach - i : reach - i + block_length] for i in range(reach + 1)]
+        return mixer.gate(normal, mixer.convolve(back)), own
 
     def step(layer, x, past):
-        normal = layer.normalize(x)
-        own = layer.attention.project_key_value(normal, turn)
-        query = layer.attention.project_query(normal, turn)
-        before = range_attention(query, *past, nothing, seen_to, model.config.attention)
-        inside = masked_attention(query, *own, everything)
-        return layer.finish(x, merge(*before, *inside)), own
+        mix = convolve if layer.convolves else attend
+        mixed, own = mix(layer.mixer, layer.normalize(x), past)
+        return layer.finish(x, mixed)[0], own
 
-    x, written = model.run_layers(step, model.embed(tokens), per_layer=cache)
-    row = jnp.arange(rows)[:, None]
-    # A finished row may stand behind the end; `drop` leaves the cache alone there.
-    cache = KeyValue(
-        *(past.at[:, row, positions].set(new, mode="drop") for past, new in zip(cache, written, strict=True))
-    )
-    return model.logits(x), cache
+    def write(past, own):
+        if isinstance(past, KeyValue):
+            # A finished row may stand behind the end; `drop` leaves the cache alone there.
+            return KeyValue(
+                *(old.at[:, row, positions].set(new, mode="drop") for old, new in zip(past, own, strict=True))
+            )
+        return past.at[:, row, positions % past.shape[2]].set(own)
+
+    x, written = model.run_layers(step, model.embed(tokens), cache)
+    return model.logits(x), {name: write(cache[name], written[name]) for name in cache}

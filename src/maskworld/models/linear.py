@@ -1,11 +1,17 @@
-"""The matrix product of every layer, with a backward pass that a CPU runs at the speed of its forward pass."""
+"""The linear map of every layer: a product whose backward pass a CPU runs at the speed of its forward pass, a bias, and
+a low-rank update where the configuration asks for one."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import jax
 import jax.numpy as jnp
+from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
+
+from maskworld.config import ModelConfig
 
 PRODUCT = "product"
 """Name of every product's result for `jax.checkpoint` policies, which do not see a product inside a custom VJP."""
@@ -54,3 +60,54 @@ def _transposed_first(x: Float[Array, "T I"], y: Float[Array, "T O"]) -> Float[A
 
 
 linear.defvjp(_forward, _backward)
+
+
+def grouped_linear(
+    x: Float[Array, "T I"], kernel: Float[Array, "X I O"], sizes: Int[Array, " X"]
+) -> Float[Array, "T O"]:
+    """Row t times the matrix of its group; rows stand group after group, `sizes` of each.
+
+    Rows behind the last group hold anything, and so do their gradients.
+    """
+    product = jax.lax.ragged_dot(x, kernel.astype(x.dtype), sizes, preferred_element_type=jnp.float32)
+    return checkpoint_name(product.astype(x.dtype), PRODUCT)
+
+
+class Linear(nnx.Module):
+    """`x @ kernel`, plus `bias`, plus `scale * (x @ lora_a) @ lora_b` (arXiv 2106.09685, B zero at the start)."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        name: str,
+        inputs: int,
+        outputs: int,
+        *,
+        rngs: nnx.Rngs,
+        bias: bool = False,
+        std: float | None = None,
+        stack: Sequence[int] = (),
+    ):
+        """Args: `name` is what `config.lora.targets` calls the map; `stack` are axes in front, one map for each."""
+        normal = nnx.initializers.normal(config.initializer_std if std is None else std)
+        self.kernel = nnx.Param(normal(rngs.params(), (*stack, inputs, outputs)))
+        if bias:
+            self.bias = nnx.Param(jnp.zeros(outputs))
+        self.has_bias, self.scale = bias, 0.0
+        if config.lora.rank and name in config.lora.targets:
+            rank, bound = config.lora.rank, inputs**-0.5
+            start = jax.random.uniform(rngs.params(), (*stack, inputs, rank), minval=-bound, maxval=bound)
+            self.lora_a, self.lora_b = nnx.Param(start), nnx.Param(jnp.zeros((*stack, rank, outputs)))
+            self.scale = config.lora.scale
+
+    def __call__(self, x: Float[Array, "*batch I"]) -> Float[Array, "*batch O"]:
+        """In the dtype of x."""
+        y = linear(x, self.kernel[...])
+        if self.scale:
+            y = y + self.scale * linear(linear(x, self.lora_a[...]), self.lora_b[...])
+        return y + self.bias[...].astype(x.dtype) if self.has_bias else y
+
+    def arrays(self) -> dict[str, Array]:
+        """The kernel and, where there is an update, its factors."""
+        names = ("kernel", "lora_a", "lora_b") if self.scale else ("kernel",)
+        return {name: getattr(self, name)[...] for name in names}

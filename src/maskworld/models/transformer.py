@@ -1,15 +1,15 @@
-"""The Qwen3 / SDAR decoder as flax.nnx modules, used functionally (`Network`).
+"""The network of every family as one flax.nnx module, used functionally (`Network`).
 
-Qwen3 (arXiv 2505.09388): pre-norm RMSNorm, grouped-query attention with an RMSNorm on every query and key head before
-rotary positions (half-split pairs), SwiGLU, tied or untied output head. The modules know tokens and key ranges and
-nothing of noise; `two_stream` and `decode` decide who sees whom.
+Embedding, layers of one or more kinds (`layers`, `kinds`), final norm and a tied or untied head. The modules know
+tokens and positions and nothing of noise; `two_stream` and `decode` decide who sees whom.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,13 +17,14 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from maskworld.config import ModelConfig
-from maskworld.models.linear import PRODUCT, linear, merge_rows
+from maskworld.models.kinds import LayerKind, Segment, kind_counts, layer_kinds, places, segments
+from maskworld.models.layers import Layer, Rotation, rms_norm, rotation
+from maskworld.models.linear import PRODUCT
 from maskworld.models.range_attention import ATTENDED
 
 Params = dict[str, Any]
 
-LOGICAL_AXES = {
-    "embedding": ("vocabulary", "embed"),
+_ENDS = {
     "query": ("embed", "heads"),
     "key": ("embed", "kv_heads"),
     "value": ("embed", "kv_heads"),
@@ -31,121 +32,39 @@ LOGICAL_AXES = {
     "gate": ("embed", "feed_forward"),
     "up": ("embed", "feed_forward"),
     "down": ("feed_forward", "embed"),
+    "input_gate": ("embed", "channels"),
+    "output_gate": ("embed", "channels"),
+}
+_CONVOLUTION_ENDS = {"value": ("embed", "channels"), "out": ("channels", "embed")}
+_AXES = {
+    "embedding": ("vocabulary", "embed"),
     "head": ("embed", "vocabulary"),
+    "final_norm": ("embed_norm",),
+    "mixer_norm": ("embed_norm",),
+    "feed_forward_norm": ("embed_norm",),
     "query_norm": ("head_size",),
     "key_norm": ("head_size",),
-    "attention_norm": ("embed_norm",),
-    "feed_forward_norm": ("embed_norm",),
-    "final_norm": ("embed_norm",),
+    "router": ("embed", "router"),
+    "taps": ("channels", "taps"),
+    "taps_bias": ("channels",),
 }
-"""Logical axes of every parameter by its name; stacked layers put "layers" in front."""
 
 
-class KeyValue(NamedTuple):
-    """Keys and values of one layer (or of all, with a leading layer axis): [B, L, G, E] each, keys after RoPE."""
+def parameter_axes(path: tuple[str, ...], dimensions: int) -> tuple[str, ...]:
+    """Logical axes of the parameter at `path` of the tree, by its name; stacks put "layers" and "experts" in front.
 
-    key: Array
-    value: Array
-
-
-def rms_norm(x: Float[Array, "*batch D"], weight: Float[Array, " D"], epsilon: float) -> Float[Array, "*batch D"]:
-    """Root-mean-square norm in float32 (weight included, one rounding at the end), result in the dtype of x."""
-    wide = (merge_rows(x) if x.ndim > 2 else x).astype(jnp.float32)
-    scale = jax.lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + epsilon)
-    return (wide * scale * weight).astype(x.dtype).reshape(x.shape)
-
-
-class Rotation(NamedTuple):
-    """Cosine and sine of every rotary angle, [B, N, E/2] float32; made once per forward, used by every layer."""
-
-    cos: Array
-    sin: Array
-
-
-def rotation(positions: Int[Array, "B N"], head_size: int, theta: float) -> Rotation:
-    """Angles position / theta^(2i/E) in float32 (RoFormer, arXiv 2104.09864)."""
-    frequency = theta ** (-jnp.arange(0, head_size, 2, dtype=jnp.float32) / head_size)
-    angle = positions[..., None].astype(jnp.float32) * frequency
-    return Rotation(jnp.cos(angle), jnp.sin(angle))
-
-
-def rotate(x: Float[Array, "B N heads E"], turn: Rotation) -> Float[Array, "B N heads E"]:
-    """Turn the half-split pairs (i, i + E/2) of every head (the layout of Llama and Qwen)."""
-    cos, sin = turn.cos[:, :, None], turn.sin[:, :, None]
-    first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
-    # A sum of padded halves: XLA's CPU code for a concatenation takes three times as long.
-    low, high = ((0, 0),) * 3 + ((0, first.shape[-1]),), ((0, 0),) * 3 + ((first.shape[-1], 0),)
-    turned = jnp.pad(first * cos - second * sin, low) + jnp.pad(second * cos + first * sin, high)
-    return turned.astype(x.dtype)
-
-
-class Attention(nnx.Module):
-    """Projections of grouped-query attention; the attending itself is the caller's."""
-
-    def __init__(self, config: ModelConfig, dtype: jnp.dtype, *, rngs: nnx.Rngs):
-        normal = nnx.initializers.normal(config.initializer_std)
-        # The residual branches are scaled down so that depth does not grow the stream's variance at the start.
-        shrunk = nnx.initializers.normal(config.initializer_std / (2 * config.layers) ** 0.5)
-        width, size = config.width, config.head_size
-        self.query = nnx.Param(normal(rngs.params(), (width, config.heads * size)))
-        self.key = nnx.Param(normal(rngs.params(), (width, config.kv_heads * size)))
-        self.value = nnx.Param(normal(rngs.params(), (width, config.kv_heads * size)))
-        self.out = nnx.Param(shrunk(rngs.params(), (config.heads * size, width)))
-        self.query_norm = nnx.Param(jnp.ones(size))
-        self.key_norm = nnx.Param(jnp.ones(size))
-        self.config, self.dtype = config, dtype
-
-    def _heads(self, x, kernel):
-        return linear(x, kernel[...]).reshape(*x.shape[:-1], -1, self.config.head_size)
-
-    def project_query(self, x: Float[Array, "B N D"], turn: Rotation) -> Float[Array, "B N H E"]:
-        """Normed and rotated queries."""
-        return rotate(rms_norm(self._heads(x, self.query), self.query_norm[...], self.config.norm_epsilon), turn)
-
-    def project_key_value(self, x: Float[Array, "B N D"], turn: Rotation) -> KeyValue:
-        """Normed and rotated keys, and values: [B, N, G, E] each."""
-        key = rms_norm(self._heads(x, self.key), self.key_norm[...], self.config.norm_epsilon)
-        return KeyValue(rotate(key, turn), self._heads(x, self.value))
-
-    def project_out(self, x: Float[Array, "B N H E"]) -> Float[Array, "B N D"]:
-        """What the heads found, back in the stream."""
-        return linear(x.reshape(*x.shape[:2], -1), self.out[...])
-
-
-class FeedForward(nnx.Module):
-    """SwiGLU (arXiv 2002.05202): down(silu(gate x) * up x)."""
-
-    def __init__(self, config: ModelConfig, dtype: jnp.dtype, *, rngs: nnx.Rngs):
-        normal = nnx.initializers.normal(config.initializer_std)
-        shrunk = nnx.initializers.normal(config.initializer_std / (2 * config.layers) ** 0.5)
-        self.gate = nnx.Param(normal(rngs.params(), (config.width, config.feed_forward)))
-        self.up = nnx.Param(normal(rngs.params(), (config.width, config.feed_forward)))
-        self.down = nnx.Param(shrunk(rngs.params(), (config.feed_forward, config.width)))
-        self.dtype = dtype
-
-    def __call__(self, x: Float[Array, "*batch D"]) -> Float[Array, "*batch D"]:
-        gate, up = linear(x, self.gate[...]), linear(x, self.up[...])
-        return linear(jax.nn.silu(gate) * up, self.down[...])
-
-
-class Layer(nnx.Module):
-    """One pre-norm decoder layer, cut open between its projections so that callers choose keys and queries."""
-
-    def __init__(self, config: ModelConfig, dtype: jnp.dtype, *, rngs: nnx.Rngs):
-        self.attention_norm = nnx.Param(jnp.ones(config.width))
-        self.attention = Attention(config, dtype, rngs=rngs)
-        self.feed_forward_norm = nnx.Param(jnp.ones(config.width))
-        self.feed_forward = FeedForward(config, dtype, rngs=rngs)
-        self.epsilon = config.norm_epsilon
-
-    def normalize(self, x: Float[Array, "B N D"]) -> Float[Array, "B N D"]:
-        """Input of the attention projections."""
-        return rms_norm(x, self.attention_norm[...], self.epsilon)
-
-    def finish(self, x: Float[Array, "B N D"], attended: Float[Array, "B N H E"]) -> Float[Array, "B N D"]:
-        """Both residual branches: the attention output's projection, then the feed-forward network."""
-        x = x + self.attention.project_out(attended)
-        return x + self.feed_forward(rms_norm(x, self.feed_forward_norm[...], self.epsilon))
+    Raises:
+        KeyError: no parameter has this name.
+    """
+    *above, name = path
+    if name in _AXES:
+        axes = _AXES[name]
+    else:
+        first, last = _ENDS[above[-1]]
+        if above[1].startswith("convolution") and above[2] == "mixer":
+            first, last = _CONVOLUTION_ENDS.get(above[-1], (first, last))
+        axes = {"kernel": (first, last), "bias": (last,), "lora_a": (first, "rank"), "lora_b": ("rank", last)}[name]
+    return ("layers", "experts")[: dimensions - len(axes)] + axes
 
 
 class Transformer(nnx.Module):
@@ -155,8 +74,7 @@ class Transformer(nnx.Module):
         normal = nnx.initializers.normal(config.initializer_std)
         embedding = nnx.initializers.normal(config.embedding_std)
         self.embedding = nnx.Param(embedding(rngs.params(), (vocabulary_size, config.width)))
-        stack = nnx.vmap(lambda r: Layer(config, dtype, rngs=r), in_axes=0, out_axes=0)
-        self.layers = nnx.split_rngs(splits=config.layers)(stack)(rngs)
+        self.layers = nnx.Dict({kind.name: _stack(config, kind, n, rngs) for kind, n in kind_counts(config).items()})
         self.final_norm = nnx.Param(jnp.ones(config.width))
         if not config.tie_embeddings:
             self.head = nnx.Param(normal(rngs.params(), (config.width, vocabulary_size)))
@@ -184,28 +102,77 @@ class Transformer(nnx.Module):
         kernel = self.head_kernel().astype(self.dtype)
         return jnp.matmul(self.normalize(x), kernel, preferred_element_type=jnp.float32)
 
-    def run_layers(self, step, x, per_layer=None, layers: slice = slice(None)):
-        """`x, y = step(layer, x, per_layer[i])` over the layers, scanned or unrolled; returns x and the stacked y."""
-        graph, stacked = nnx.split(self.layers)
-        stacked = jax.tree.map(lambda leaf: leaf[layers], stacked)
+    def run_layers(
+        self, step: Callable, x: Float[Array, "B N D"], extras: Mapping[str, Any] | None = None, stop: int | None = None
+    ) -> tuple[Float[Array, "B N D"], dict[str, Any]]:
+        """`x, result = step(layer, x, extra)` over the layers before `stop`, repeated patterns scanned or unrolled.
 
-        def body(x, inputs):
-            parameters, extra = inputs
-            return step(nnx.merge(graph, parameters), x, extra)
+        `extras` holds by kind name what each of its layers is given, stacked; the results come back in the same form.
+        """
+        extras, used, results = extras or {}, Counter(), defaultdict(list)
+        for segment in segments(layer_kinds(self.config)[:stop]):
+            inputs, graphs = {}, {}
+            for kind, count in Counter(segment.pattern).items():
+                graphs[kind], stack = nnx.split(self.layers[kind.name])
+                given = (stack, extras.get(kind.name))
+                taken = slice(used[kind], used[kind] + count * segment.repeats)
+                used[kind] = taken.stop
+                inputs[kind.name] = jax.tree.map(
+                    lambda leaf: leaf[taken].reshape(segment.repeats, -1, *leaf.shape[1:]),  # noqa: B023
+                    given,
+                )
+            x, found = self._run_segment(segment, graphs, step, x, inputs)
+            for name, values in found.items():
+                results[name].append(jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), values))
+        return x, {name: jax.tree.map(lambda *parts: _joined(parts), *parts) for name, parts in results.items()}
 
-        body = rematerialized(body, self.config, scanned=self.config.scan_layers)
-        if self.config.scan_layers:
-            return jax.lax.scan(body, x, (stacked, per_layer))
-        results = []
-        for i in range(jax.tree.leaves(stacked)[0].shape[0]):
-            x, y = body(x, jax.tree.map(lambda leaf: leaf[i], (stacked, per_layer)))  # noqa: B023
-            results.append(y)
-        return x, jax.tree.map(lambda *leaves: jnp.stack(leaves), *results)
+    def _run_segment(self, segment: Segment, graphs: Mapping[LayerKind, Any], step: Callable, x, inputs):
+        scanned = self.config.scan_layers and segment.repeats > 1
+
+        def layer_step(graph):
+            def run(x, given):
+                parameters, extra = given
+                return step(nnx.merge(graph, parameters), x, extra)
+
+            return rematerialized(run, self.config, scanned)
+
+        steps = {kind: layer_step(graph) for kind, graph in graphs.items()}
+
+        def body(x, given):
+            used, results = Counter(), defaultdict(list)
+            for kind in segment.pattern:
+                one = jax.tree.map(lambda leaf: leaf[used[kind]], given[kind.name])  # noqa: B023
+                used[kind] += 1
+                x, result = steps[kind](x, one)
+                results[kind.name].append(result)
+            return x, {name: _stacked(values) for name, values in results.items()}
+
+        if scanned:
+            return jax.lax.scan(body, x, inputs)
+        rounds = []
+        for i in range(segment.repeats):
+            x, found = body(x, jax.tree.map(lambda leaf: leaf[i], inputs))  # noqa: B023
+            rounds.append(found)
+        return x, _stacked(rounds)
 
     def layer(self, index: int) -> Layer:
-        """Layer `index` taken out of the stack."""
-        graph, stacked = nnx.split(self.layers)
-        return nnx.merge(graph, jax.tree.map(lambda leaf: leaf[index], stacked))
+        """Layer `index` taken out of its stack; -1 is the last."""
+        kind, place = places(self.config)[index]
+        graph, stacked = nnx.split(self.layers[kind.name])
+        return nnx.merge(graph, jax.tree.map(lambda leaf: leaf[place], stacked))
+
+
+def _stack(config: ModelConfig, kind: LayerKind, count: int, rngs: nnx.Rngs) -> Layer:
+    create = nnx.vmap(lambda r: Layer(config, kind, rngs=r), in_axes=0, out_axes=0)
+    return nnx.split_rngs(splits=count)(create)(rngs)
+
+
+def _stacked(trees: list[Any]) -> Any:
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
+
+
+def _joined(parts: tuple[Array, ...]) -> Array:
+    return parts[0] if len(parts) == 1 else jnp.concatenate(parts)
 
 
 def rematerialized(layer_step: Callable, config: ModelConfig, scanned: bool) -> Callable:
@@ -224,7 +191,7 @@ def rematerialized(layer_step: Callable, config: ModelConfig, scanned: bool) -> 
 
 @dataclass(frozen=True)
 class Network:
-    """A transformer as a pure function: shapes here, parameters in a plain nested dict outside."""
+    """A network as a pure function: shapes here, parameters in a plain nested dict outside."""
 
     config: ModelConfig
     vocabulary_size: int
@@ -252,7 +219,6 @@ class Network:
         """A tree like the parameters that holds a tuple of logical axis names for each."""
 
         def names(path, leaf):
-            axes = LOGICAL_AXES[path[-1].key]
-            return ("layers",) * (leaf.ndim - len(axes)) + axes
+            return parameter_axes(tuple(part.key for part in path), leaf.ndim)
 
         return jax.tree_util.tree_map_with_path(names, self.abstract_params())

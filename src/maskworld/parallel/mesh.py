@@ -19,7 +19,7 @@ from maskworld.config import MeshConfig
 from maskworld.errors import ConfigError
 
 AXES = ("data", "fsdp", "tensor", "expert")
-BATCH_AXES = ("data", "fsdp")
+BATCH_AXES = ("data", "fsdp", "expert")
 _FORCED_DEVICES = "xla_force_host_platform_device_count"
 
 LOGICAL_RULES: dict[str, str | None] = {
@@ -29,11 +29,15 @@ LOGICAL_RULES: dict[str, str | None] = {
     "feed_forward": "tensor",
     "vocabulary": "tensor",
     "experts": "expert",
+    "channels": "tensor",
     "layers": None,
     "head_size": None,
     "embed_norm": None,
+    "router": None,
+    "taps": None,
+    "rank": None,
 }
-"""Logical axis of a parameter -> mesh axis that splits it; None keeps it whole (norms are too small to split)."""
+"""Logical axis of a parameter -> mesh axis that splits it; None keeps it whole (too small to split)."""
 
 
 def split_cpu(config: MeshConfig, rows: int) -> None:
@@ -109,14 +113,15 @@ def check_batch(mesh: Mesh, batch_size: int, gradient_accumulation: int = 1) -> 
     shards = batch_shards(mesh)
     rows = batch_size // gradient_accumulation
     if rows % shards:
+        sizes = " x ".join(str(mesh.shape[axis]) for axis in BATCH_AXES)
         raise ConfigError(
             f"training.batch_size / training.gradient_accumulation is {rows} rows; it must be a multiple of "
-            f"mesh.data x mesh.fsdp = {mesh.shape['data']} x {mesh.shape['fsdp']} = {shards}"
+            f"mesh.data x mesh.fsdp x mesh.expert = {sizes} = {shards}"
         )
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
-    """Rows split over data and fsdp, everything behind the first axis whole."""
+    """Rows split over data, fsdp and expert, everything behind the first axis whole."""
     return NamedSharding(mesh, PartitionSpec(BATCH_AXES))
 
 

@@ -10,6 +10,7 @@ from jaxtyping import Array, Bool, Float, Int
 from maskworld.config import DiffusionConfig
 from maskworld.diffusion.corruption import Corruption, corrupt
 from maskworld.diffusion.objective import MaskedLoss, masked_cross_entropy
+from maskworld.models.experts import RouterSums, balance_loss
 from maskworld.models.transformer import Network, Params
 from maskworld.models.two_stream import gather_blocks, two_stream_hidden, two_stream_layout
 
@@ -23,6 +24,17 @@ class LossSums(NamedTuple):
     loss: MaskedLoss
     normalizer: Float[Array, ""]
     """Target tokens times copies, masked or not: what SDAR divides by."""
+    router: RouterSums | None = None
+    """Of every layer with experts."""
+
+    def objective(self, balance_weight: float) -> Float[Array, ""]:
+        """What is differentiated: the weighted loss and, in units of it, the experts' load balance.
+
+        Load balance is not a sum over tokens; several microbatches add up to its mean, by their normalizers.
+        """
+        if self.router is None or not balance_weight:
+            return self.loss.weighted
+        return self.loss.weighted + balance_weight * self.normalizer * balance_loss(self.router)
 
 
 class NoisyTargets(NamedTuple):
@@ -62,8 +74,9 @@ def corrupted_loss(
         batch["document_ids"], batch["positions"], batch["target_blocks"], config.block_length, config.noisy_copies
     )
     model = network.bind(params)
-    hidden = two_stream_hidden(model, batch["tokens"], noise.tokens, layout, config.block_length)
+    states = two_stream_hidden(model, batch["tokens"], noise.tokens, layout, config.block_length)
+    hidden = model.normalize(states.noisy)
     loss = masked_cross_entropy(
-        model.normalize(hidden), model.head_kernel(), noisy.labels, noise.weight, noise.masked, config.logits_chunk
+        hidden, model.head_kernel(), noisy.labels, noise.weight, noise.masked, config.logits_chunk
     )
-    return LossSums(loss, noisy.targets.sum(dtype=jnp.float32))
+    return LossSums(loss, noisy.targets.sum(dtype=jnp.float32), states.router)

@@ -13,6 +13,7 @@ import optax.contrib
 from jaxtyping import Array
 
 from maskworld.config import Experiment, OptimizerConfig
+from maskworld.models.experts import router_metrics
 from maskworld.models.transformer import Network, Params
 from maskworld.parallel.mesh import batch_sharding, parameter_shardings, replicated
 from maskworld.training.loss import Batch, diffusion_loss
@@ -28,8 +29,8 @@ class TrainState:
     opt_state: Any
 
 
-LAYER_MATRICES = frozenset({"query", "key", "value", "out", "gate", "up", "down"})
-"""Parameters of the stacked layers that are matrices, [layers, in, out]."""
+LAYER_MATRICES = frozenset({"kernel", "lora_a", "lora_b"})
+"""Names of the stacked layers' matrices, [layers, (experts,) in, out]."""
 
 
 def make_optimizer(config: OptimizerConfig, steps: int) -> tuple[optax.GradientTransformation, optax.Schedule]:
@@ -51,13 +52,13 @@ def make_optimizer(config: OptimizerConfig, steps: int) -> tuple[optax.GradientT
         b2=config.beta2,
         eps=config.epsilon,
         weight_decay=config.weight_decay,
-        mask=by_name(LAYER_MATRICES | {"head"}, True, False),
+        mask=by_name(LAYER_MATRICES | {"router", "head"}, True, False),
     )
     if config.name == "muon":
         muon = optax.contrib.muon(
             _warmup_cosine(config.muon_learning_rate, config, steps),
             weight_decay=config.weight_decay,
-            muon_weight_dimension_numbers=by_name(LAYER_MATRICES, optax.contrib.MuonDimensionNumbers(1, 2), None),
+            muon_weight_dimension_numbers=by_name(LAYER_MATRICES, optax.contrib.MuonDimensionNumbers(-2, -1), None),
         )
         optimizer = optax.partition({"muon": muon, "adamw": optimizer}, by_name(LAYER_MATRICES, "muon", "adamw"))
     return optax.chain(optax.clip_by_global_norm(config.clip_norm), optimizer), schedule
@@ -143,7 +144,7 @@ def make_train_step(
     def microbatch_loss(params, batch, key):
         with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
             sums = diffusion_loss(network, params, batch, key, mask_id, config)
-        return sums.loss.weighted, sums
+        return sums.objective(experiment.model.experts.balance_weight), sums
 
     def step(state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, Array]]:
         key = jax.random.fold_in(jax.random.key(experiment.training.seed), state.step)
@@ -183,7 +184,8 @@ def make_validation_step(experiment: Experiment, network: Network, mesh: jax.sha
 def loss_metrics(sums: LossSums) -> dict[str, Array]:
     """Means over the tokens they belong to; zero, not NaN, where nothing was masked."""
     masked = jnp.maximum(sums.loss.masked, 1.0)
-    return {
+    router = {} if sums.router is None else router_metrics(sums.router)
+    return router | {
         "loss": sums.loss.weighted / jnp.maximum(sums.normalizer, 1.0),
         "cross_entropy": sums.loss.cross_entropy / masked,
         "masked_accuracy": sums.loss.correct / masked,
