@@ -9,7 +9,6 @@ RUN/hugging_face        config.json and tokenizer files as they were, for the wa
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -144,21 +143,3 @@ def _block_note(checkpoint: Checkpoint, experiment: Experiment) -> str:
     if checkpoint.description.block_length is not None:
         return ""
     return f"block length: {experiment.diffusion.block_length}, because {CONFIG_FILE} gives no block_size"
-
-
-def parse_size(text: str) -> int:
-    """Bytes of "5GB", "500 MB", "1000000".
-
-    Raises:
-        ConversionError: no such number.
-    """
-    units = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "B": 1}
-    digits = text.strip().upper()
-    unit = next((name for name in units if digits.endswith(name)), "")
-    try:
-        size = float(digits.removesuffix(unit)) * units.get(unit, 1)
-    except ValueError:
-        size = math.nan
-    if not 1 <= size < math.inf:
-        raise ConversionError(f"--shard_size: {text!r} is no size; write 5GB or 500MB")
-    return int(size)

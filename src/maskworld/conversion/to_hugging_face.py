@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -102,3 +103,21 @@ def _copy_tokenizer(run: Path, target: Path) -> str:
     if copied == [SENTENCEPIECE_FILE]:
         return f"{SENTENCEPIECE_FILE} is sentencepiece's; transformers needs a tokenizer class to be told for it"
     return "" if copied else "the run has no tokenizer to export"
+
+
+def parse_size(text: str) -> int:
+    """Bytes of "5GB", "500 MB", "1000000".
+
+    Raises:
+        ConversionError: no such number.
+    """
+    units = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "B": 1}
+    digits = text.strip().upper()
+    unit = next((name for name in units if digits.endswith(name)), "")
+    try:
+        size = float(digits.removesuffix(unit)) * units.get(unit, 1)
+    except ValueError:
+        size = math.nan
+    if not 1 <= size < math.inf:
+        raise ConversionError(f"--shard_size: {text!r} is no size; write 5GB or 500MB")
+    return int(size)
