@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from maskworld import __version__
+from maskworld.cli_convert import add_convert_commands
 from maskworld.cli_data import add_data_commands
 from maskworld.cli_parser import OVERRIDES, Parser, command, overrides, refuse, with_joined_values
 from maskworld.errors import ConfigError, StorageError, UserError
@@ -25,6 +26,7 @@ examples:
   maskworld train experiments/quickstart.py --run runs/wide --model.width 256 --training.steps 400
   maskworld evaluate runs/wide             score its best checkpoint on held-out rooms
   maskworld data show tests/data/alfworld_rooms/test.jsonl.gz
+  maskworld convert hf SDAR-4B-Chat --to runs/sdar
   maskworld bench train                    training speed on this machine
 
 A run that was stopped goes on from its last checkpoint when the same command is given again.
@@ -123,6 +125,11 @@ def _parser() -> argparse.ArgumentParser:
 
     data = command(commands, "data", None, "Record, build, prepare and look at trajectories.")
     add_data_commands(data.add_subparsers(title="commands", metavar="COMMAND", parser_class=Parser, required=True))
+
+    convert = command(commands, "convert", None, "Start from weights of Hugging Face, and give weights back.")
+    add_convert_commands(
+        convert.add_subparsers(title="commands", metavar="COMMAND", parser_class=Parser, required=True)
+    )
 
     bench = command(commands, "bench", _unknown_benchmark, "Measure speed on this machine.")
     bench.add_argument("what", metavar="WHAT", choices=sorted(BENCHMARKS), help=", ".join(sorted(BENCHMARKS)))

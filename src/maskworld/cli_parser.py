@@ -12,16 +12,21 @@ from maskworld.errors import ConfigError
 # Every option of the sub-commands themselves; any other --word is an override of a configuration.
 OPTIONS = {
     "--checkpoint",
+    "--dtype",
     "--form",
     "--help",
     "--index",
+    "--mask_id",
     "--out",
     "--preset",
     "--quick",
     "--run",
+    "--shard_size",
     "--source",
     "--split",
     "--step",
+    "--to",
+    "--tokenizer",
     "--version",
 }
 

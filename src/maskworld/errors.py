@@ -19,3 +19,7 @@ class CheckpointError(UserError):
 
 class StorageError(UserError):
     """The run folder cannot be written (full, read-only); the message names the path."""
+
+
+class ConversionError(UserError):
+    """A Hugging Face folder cannot be read, or a model cannot be written as one; the message names file and entry."""

@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 import jax
 import numpy as np
-from jax.sharding import SingleDeviceSharding
+from jax.sharding import Sharding, SingleDeviceSharding
 from orbax.checkpoint import v1 as ocp
 
 from maskworld.config import Experiment, ModelContract
@@ -256,8 +256,8 @@ def load_params(run: Path, which: int | Literal["best", "latest"] = "best", shar
     damaged one, and `notes` says so.
 
     Args:
-        shardings: tree of shardings like the parameters, or a function from the checkpoint's configuration and
-            contract to one; None puts everything on the first device.
+        shardings: tree of shardings like the parameters, one for all, or a function from the checkpoint's
+            configuration and contract to a tree; None puts everything on the first device.
 
     Raises:
         CheckpointError: no checkpoint, no such step, or none that can be read.
@@ -289,6 +289,23 @@ def load_params(run: Path, which: int | Literal["best", "latest"] = "best", shar
     if not notes:
         raise CheckpointError(f"{folder} holds no finished checkpoint")
     raise CheckpointError("\n  ".join([f"no checkpoint in {folder} can be read:", *notes]))
+
+
+def save_params(run: Path, config: Experiment, contract: ModelContract, params: Any) -> None:
+    """Make `params` the checkpoint of step 0 of a run that has none, without an optimizer: what `load_params` reads.
+
+    Raises:
+        StorageError: the folder cannot be written.
+    """
+    quieten_orbax()
+    folder = run / CHECKPOINT_FOLDER
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    _check_space(folder, params)
+    record = Record(config, contract, data_hash="", fingerprints={"params": fingerprint(params)})
+    context = ocp.Context(async_options=ocp.options.AsyncOptions(create_directories_asynchronously=False))
+    with writing(folder), ocp.training.Checkpointer(folder.absolute(), context=context) as orbax:
+        orbax.save_checkpointables(0, {"params": params}, custom_metadata=record.to_json())
 
 
 def _check_space(folder: Path, state: Any) -> None:
@@ -332,9 +349,10 @@ def _abstract_params(orbax: Any, step: int, shardings: Any) -> Any:
         stored = orbax.checkpointables_metadata(step).metadata["params"]
     except Exception as error:
         raise Damaged(_reason(error)) from error
-    if shardings is None:
-        first = SingleDeviceSharding(jax.devices()[0])
-        shardings = jax.tree.map(lambda leaf: first, stored)
+    shardings = SingleDeviceSharding(jax.devices()[0]) if shardings is None else shardings
+    if isinstance(shardings, Sharding):
+        everywhere = shardings
+        shardings = jax.tree.map(lambda leaf: everywhere, stored)
     return jax.tree.map(
         lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), stored, shardings
     )
