@@ -201,6 +201,31 @@ def _fused(name):
     return re.sub(r"experts\.\d+\.(gate|up)_proj\.weight", "experts.gate_up_proj", name)
 
 
+def test_wedlm_is_causal_over_the_order_in_which_tokens_stand():
+    """Observed tokens first, masks last, each with the position it has in the text."""
+    reference = Reference("wedlm")
+    np.testing.assert_allclose(reference.logits(reference.inputs["input_ids"], 1), reference.want("logits"), **CLOSE)
+    tokens, positions = reference.want("reordered_ids")[None], reference.want("reordered_positions")[None]
+
+    @jax.jit
+    def run(params):
+        model = reference.network.bind(params)
+        place = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
+        layout = clean_layout(jnp.ones_like(tokens), place, 1)._replace(positions=positions)
+        return model.logits(clean_hidden(model, tokens, layout).hidden)
+
+    np.testing.assert_allclose(run(reference.params), reference.want("reordered_logits"), **CLOSE)
+
+
+def test_llada_sees_both_ways():
+    reference = Reference("llada")
+    np.testing.assert_allclose(reference.logits(reference.inputs["input_ids"], ANY), reference.want("logits"), **CLOSE)
+    mask = reference.inputs["padded_attention_mask"]
+    positions = np.where(mask == 1, mask.cumsum(axis=1) - 1, 0)
+    got = reference.logits(reference.inputs["padded_input_ids"], ANY, mask, positions)
+    np.testing.assert_allclose(got[mask == 1], reference.want("padded_logits")[mask == 1], **CLOSE)
+
+
 def test_router_weights_with_and_without_normalisation():
     reference = Reference("qwen3_moe")
     flipped = not reference.config.experts.normalize_weights
