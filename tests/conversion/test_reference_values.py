@@ -27,7 +27,8 @@ from maskworld.models.transformer import Network
 from maskworld.models.two_stream import clean_hidden, clean_layout
 from maskworld.training.loss import autoregressive_loss
 
-HERE = Path(__file__).parents[1] / "data" / "public_models"
+DATA = Path(__file__).parents[1] / "data"
+HERE = DATA / "public_models"
 SHARED = Path(__file__).parents[3] / "shared" / "fixtures"
 FAMILIES = ("qwen3", "qwen3_moe", "mistral", "lfm2", "sdar")
 PLAIN = FAMILIES[:-1]
@@ -39,7 +40,7 @@ class Reference:
     """A family's folder: the network of its weights, and the recorded arrays."""
 
     def __init__(self, family):
-        self.folder = next((f for f in (SHARED / family, HERE / family) if f.is_dir()), None)
+        self.folder = next((f for f in (SHARED / family, HERE / family, DATA / family) if f.is_dir()), None)
         if self.folder is None:
             pytest.skip(f"needs {SHARED / family}, which is not here")
         self.family = family

@@ -13,15 +13,19 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from maskworld.config import DataConfig, DiffusionConfig, Experiment, ModelContract
+from maskworld.config import DataConfig, DiffusionConfig, Experiment, MeshConfig, ModelConfig, ModelContract
 from maskworld.configure import CONFIG_FILE, save_config, validate
 from maskworld.conversion.folders import copy_files, whole_folder
 from maskworld.conversion.load import Checkpoint, load, open_checkpoint
 from maskworld.conversion.mask_token import NO_TOKEN, TOKENIZER_FILES, MaskChoice, choose_mask, token_table
-from maskworld.data.tokenizer import CONTROL_FILE, HUGGING_FACE_FILE, Tokenizer, load_tokenizer
+from maskworld.data.tokenizer import CONTROL_FILE, CONTROLS, HUGGING_FACE_FILE, Tokenizer, load_tokenizer
 from maskworld.errors import ConversionError, DataError
+from maskworld.models.transformer import Network
+from maskworld.parallel.mesh import make_mesh
 from maskworld.training.checkpoints import save_params
+from maskworld.training.step import network_shardings
 
 HUGGING_FACE_FOLDER = "hugging_face"
 _TOKENIZER_FOLDER = Path("data") / "tokenizer"
@@ -59,11 +63,12 @@ def convert(
         StorageError: `run` cannot be written.
     """
     checkpoint = open_checkpoint(folder)
+    description = checkpoint.description
     vocabulary = _tokenizer_folder(folder, tokenizer)
     table = token_table(vocabulary)
     if tokenizer is not None and table is None:
         raise ConversionError(f"{tokenizer}: holds no tokenizer; known files: {', '.join(TOKENIZER_FILES[:5])}")
-    mask = choose_mask(checkpoint.description, table, mask_id)
+    mask = choose_mask(description, table, mask_id)
     with whole_folder(run) as draft:
         (draft / HUGGING_FACE_FOLDER).mkdir()
         copy_files(folder, draft / HUGGING_FACE_FOLDER, (CONFIG_FILE, "generation_config.json"))
@@ -72,10 +77,16 @@ def convert(
         experiment = _experiment(checkpoint, run, own)
         save_config(draft / CONFIG_FILE, experiment)
         with bar("reading", checkpoint.nbytes) as advance:
-            params = load(checkpoint, None, dtype, advance)
+            params = load(checkpoint, _placement(description.model), dtype, advance)
         save_params(draft, experiment, _contract(checkpoint, experiment, mask, own), params)
     notes = [mask.note, remark, _block_note(checkpoint, experiment)]
     return [note for note in notes if note]
+
+
+def _placement(model: ModelConfig) -> Any:
+    """Spread over all devices of this host's mesh, so that no single one has to hold the model."""
+    mesh = make_mesh(MeshConfig(data=1, fsdp=-1))
+    return network_shardings(Network(model, model.vocabulary_size), mesh)
 
 
 def _tokenizer_folder(folder: Path, tokenizer: Path | None) -> Path:
@@ -118,9 +129,10 @@ def _experiment(checkpoint: Checkpoint, run: Path, own: Tokenizer | None) -> Exp
     data = DataConfig(row_length=max(block, _ROW_LENGTH // block * block))
     if own is not None:
         data = replace(data, tokenizer=str(run / _TOKENIZER_FOLDER / HUGGING_FACE_FILE))
-    experiment = Experiment(
-        name=run.name, data=data, model=description.model, diffusion=DiffusionConfig(block_length=block)
-    )
+    next_token = description.model.family in _NEXT_TOKEN_FAMILIES
+    objective = "autoregressive" if next_token else "block_diffusion"
+    diffusion = DiffusionConfig(objective=objective, block_length=block)
+    experiment = Experiment(name=run.name, data=data, model=description.model, diffusion=diffusion)
     return validate(experiment, str(checkpoint.folder))
 
 
@@ -136,6 +148,7 @@ def _contract(checkpoint: Checkpoint, experiment: Experiment, mask: MaskChoice, 
         schedule=experiment.diffusion.schedule,
         tokenizer_hash=own.fingerprint if own else "",
         logit_alignment="shifted" if description.model.family in _NEXT_TOKEN_FAMILIES else "same_position",
+        control_ids=tuple(getattr(own, f"{name}_id") for name in CONTROLS) if own else (),
     )
 
 

@@ -23,6 +23,7 @@ from maskworld.data.tokenizer import HUGGING_FACE_FILE, SENTENCEPIECE_FILE
 from maskworld.errors import ConversionError
 from maskworld.storage import write_text
 from maskworld.training.checkpoints import load_params
+from maskworld.training.initialize import whole_params
 
 SHARD_BYTES = 5_000_000_000
 _BLOCK_FAMILIES = ("sdar", "sdar_moe")
@@ -52,6 +53,7 @@ def export(
     with whole_folder(folder) as draft:
         host = SingleDeviceSharding(jax.devices("cpu")[0])
         loaded = load_params(run, checkpoint, host)
+        loaded = replace(loaded, params=whole_params(loaded))
         model = replace(loaded.config.model, vocabulary_size=_rows(loaded.params))
         unknown = check_params(model, loaded.params)
         kind = dtype or str(loaded.params["embedding"].dtype)
