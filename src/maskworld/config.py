@@ -60,7 +60,8 @@ class DataConfig:
     """L, clean tokens per packed row; a multiple of the block length."""
     target_blocks: int = 0
     """K, most target blocks in a row; 0 chooses the K with which training computes the fewest positions (a row costs
-    L clean and noisy_copies * K * S noisy ones), from a sample of the train split. Every row gets this K."""
+    L clean and noisy_copies * K * S noisy ones), from a sample of the train split. Every row gets this K. With
+    `full_sequence` nothing is computed beside a row, and 0 lets all of it be targets."""
     context: tuple[ContextPart, ...] = CONTEXT_PARTS
     """Parts of the state rendered in front of the steps, in order; a constant part costs tokens and says little.
     Without `directives` those of single steps are left out too."""
@@ -175,9 +176,11 @@ class ModelConfig:
 class DiffusionConfig:
     """Forward process and objective (ARCHITECTURE words: t, mask rate, mask schedule)."""
 
-    objective: Literal["block_diffusion", "autoregressive"] = "block_diffusion"
+    objective: Literal["block_diffusion", "autoregressive", "full_sequence"] = "block_diffusion"
     """`autoregressive` trains and decodes the same network on the next token, from left to right; of the fields here
-    only the block length (the grid on which observations begin and are filled with `<end>`) means something then."""
+    only the block length (the grid on which observations begin and are filled with `<end>`) means something then.
+    `full_sequence` is LLaDA's: attention both ways over the whole document, of which targets are masked in place; its
+    sampler denoises blocks of `block_length` from the end of the prompt, all that follows masked in sight."""
     block_length: int = 8
     """S, positions denoised together."""
     block_curriculum: tuple[str, ...] = ()
@@ -189,7 +192,7 @@ class DiffusionConfig:
     antithetic: bool = True
     """Stratify the drawn t over the batch: t_i = (u + i / n) mod 1."""
     noisy_copies: int = 1
-    """k, independent noisy copies of every target block per clean pass."""
+    """k, independent noisy copies of every target block per clean pass; 1 where there is no clean pass."""
     minimum_mask_rate: float = 1e-3
     """Mask rates are (1 - minimum) p(t) + minimum, which bounds the weight 1 / p."""
     logits_chunk: int = 128

@@ -108,7 +108,7 @@ def problems(values: Mapping[str, Any]) -> Iterator[str]:
         blocks = values["data.row_length"] // values["diffusion.block_length"]
         if values["data.target_blocks"] > blocks:
             yield f"data.target_blocks is {values['data.target_blocks']}; a row has only {blocks} blocks"
-    yield from _curriculum_problems(values)
+    yield from _objective_problems(values)
     try:
         weights_of_sources(values["data.source_weights"])
     except ConfigError as error:
@@ -170,7 +170,13 @@ def block_length_at(step: int, block_length: int, stages: Sequence[tuple[int, in
     return block_length
 
 
-def _curriculum_problems(values: Mapping[str, Any]) -> Iterator[str]:
+def _objective_problems(values: Mapping[str, Any]) -> Iterator[str]:
+    objective = values["diffusion.objective"]
+    if values["diffusion.noisy_copies"] > 1 and objective == "full_sequence":
+        yield (
+            f"diffusion.noisy_copies is {values['diffusion.noisy_copies']}; where diffusion.objective is full_sequence "
+            "there is no clean pass that copies could share, so it must be 1 (a larger training.batch_size gives more)"
+        )
     try:
         stages = block_curriculum(values["diffusion.block_curriculum"])
     except ConfigError as error:
@@ -183,8 +189,8 @@ def _curriculum_problems(values: Mapping[str, Any]) -> Iterator[str]:
                 f"diffusion.block_curriculum: blocks of {length} do not fit; each length must divide "
                 f"diffusion.block_length ({block_length})"
             )
-    if stages and values["diffusion.objective"] == "autoregressive":
-        yield "diffusion.block_curriculum has no meaning where diffusion.objective is autoregressive; leave it out"
+    if stages and objective != "block_diffusion":
+        yield f"diffusion.block_curriculum has no meaning where diffusion.objective is {objective}; leave it out"
 
 
 def _model_problems(values: Mapping[str, Any]) -> Iterator[str]:

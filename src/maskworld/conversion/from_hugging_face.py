@@ -29,6 +29,7 @@ from maskworld.training.step import network_shardings
 
 HUGGING_FACE_FOLDER = "hugging_face"
 _TOKENIZER_FOLDER = Path("data") / "tokenizer"
+_DEFAULT_BLOCK_LENGTHS = {"llada": 32}  # its authors' chat settings; no config.json of LLaDA names any
 _DEFAULT_BLOCK_LENGTH = 4  # SDAR's
 _ROW_LENGTH = 512
 _NEXT_TOKEN_FAMILIES = ("qwen3", "qwen3_moe", "mistral", "lfm2")
@@ -125,13 +126,16 @@ def _own_tokenizer(
 
 def _experiment(checkpoint: Checkpoint, run: Path, own: Tokenizer | None) -> Experiment:
     description = checkpoint.description
-    block = description.block_length or _DEFAULT_BLOCK_LENGTH
+    family = description.model.family
+    block = description.block_length or _DEFAULT_BLOCK_LENGTHS.get(family, _DEFAULT_BLOCK_LENGTH)
     data = DataConfig(row_length=max(block, _ROW_LENGTH // block * block))
     if own is not None:
         data = replace(data, tokenizer=str(run / _TOKENIZER_FOLDER / HUGGING_FACE_FILE))
-    next_token = description.model.family in _NEXT_TOKEN_FAMILIES
-    objective = "autoregressive" if next_token else "block_diffusion"
-    diffusion = DiffusionConfig(objective=objective, block_length=block)
+    diffusion = DiffusionConfig(block_length=block)
+    if family in _NEXT_TOKEN_FAMILIES:
+        diffusion = replace(diffusion, objective="autoregressive")
+    if family == "llada":
+        diffusion = replace(diffusion, objective="full_sequence", draw_t="document")
     experiment = Experiment(name=run.name, data=data, model=description.model, diffusion=diffusion)
     return validate(experiment, str(checkpoint.folder))
 

@@ -100,6 +100,7 @@ def choose_target_blocks(sizes: Sequence[Size], blocks: int, noisy_copies: int) 
     A row costs L positions in the clean stream and noisy_copies * K * S in the noisy one, used or not: a small K
     wastes little of the noisy stream, but fills up before the row does. The answer is the K with the smallest
     rows(K) * (L / S + noisy_copies * K), and not below what the largest document needs.
+    Without noisy copies it is L / S.
     """
     if not sizes:
         return blocks

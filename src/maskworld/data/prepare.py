@@ -164,8 +164,13 @@ def _settings(data: DataConfig, diffusion: DiffusionConfig) -> dict[str, Any]:
     if not data.tokenizer:
         settings |= {"vocabulary_size": data.vocabulary_size, "phrases": data.phrases}
     if not data.target_blocks:
-        settings["noisy_copies"] = diffusion.noisy_copies  # it bears on the choice of K
+        settings["noisy_copies"] = _noisy_copies(diffusion)  # they bear on the choice of K
     return settings
+
+
+def _noisy_copies(diffusion: DiffusionConfig) -> int:
+    """Noisy blocks computed beside a row for each of its target blocks: none where targets are masked in place."""
+    return 0 if diffusion.objective == "full_sequence" else diffusion.noisy_copies
 
 
 def _reusable(out: Path, inputs: dict, settings: dict, say: Callable[[str], None], replace: bool) -> Prepared | None:
@@ -239,7 +244,7 @@ def _build(
         sample = itertools.islice(_good(files["train"], weights, data.augmentation), _SAMPLE)
         documents = make_documents(sample, tokenizer, length, data.row_length, None, data.context)
         sizes = [size_of(document) for document in documents]
-        target_blocks = choose_target_blocks(sizes, data.row_length // length, diffusion.noisy_copies)
+        target_blocks = choose_target_blocks(sizes, data.row_length // length, _noisy_copies(diffusion))
     shape = RowShape(data.row_length, target_blocks, length, tokenizer.pad_id)
     common = {
         "vocabulary_size": tokenizer.vocabulary_size,

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
 from maskworld.config import SamplerConfig
-from maskworld.diffusion.sampler import Forward, Samples, Special, propose
+from maskworld.diffusion.sampler import Forward, Samples, Special, open_canvas, propose
 
 
 class _State(NamedTuple):
@@ -39,15 +39,7 @@ def sample_autoregressive(
     """
     rows, longest = prompts.shape
     capacity = longest + config.max_new_tokens
-    zeros = jnp.zeros(rows, jnp.int32)
-    canvas = jnp.pad(prompts, ((0, 0), (0, config.max_new_tokens)))
-    samples = Samples(
-        jnp.where(jnp.arange(capacity) < lengths[:, None], canvas, special.mask),
-        jnp.full((rows, capacity), -1, jnp.int32),
-        jnp.zeros((rows, capacity)),
-        zeros,
-        zeros,
-    )
+    samples = open_canvas(prompts, lengths, capacity, special)
     row, stop = jnp.arange(rows), jnp.asarray(special.stop, jnp.int32)
 
     def body(state: _State) -> _State:
@@ -64,7 +56,7 @@ def sample_autoregressive(
             put(state.samples.commit_forward, state.samples.forwards),
             put(state.samples.confidence, confidence),
             state.samples.forwards + ~state.done,
-            zeros,
+            state.samples.cache_forwards,
         )
         full = state.last + 2 - lengths >= config.max_new_tokens
         done = state.done | (token[:, None] == stop).any(axis=-1) | full

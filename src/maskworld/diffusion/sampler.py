@@ -76,21 +76,11 @@ def sample(
     from softmax(logits / temperature) and its confidence is its probability there. `observe` is called on the host
     after every forward (for traces in tests).
     """
-    rows = prompts.shape[0]
     blocks = -(-(lengths + config.max_new_tokens) // block_length)
     capacity = -(-(prompts.shape[1] + config.max_new_tokens) // block_length) * block_length
-    index = jnp.arange(capacity)
-    canvas = jnp.pad(prompts, ((0, 0), (0, capacity - prompts.shape[1])))
-    zeros = jnp.zeros(rows, jnp.int32)
-    samples = Samples(
-        jnp.where(index < lengths[:, None], canvas, special.mask),
-        jnp.full((rows, capacity), -1, jnp.int32),
-        jnp.zeros((rows, capacity)),
-        zeros,
-        zeros,
-    )
+    samples = open_canvas(prompts, lengths, capacity, special)
     start = lengths // block_length * block_length
-    state = _State(samples, cache, start, zeros, start >= blocks * block_length)
+    state = _State(samples, cache, start, samples.forwards, start >= blocks * block_length)
     steps = config.denoising_steps or block_length
     stop = jnp.asarray(special.stop, jnp.int32)
 
@@ -104,7 +94,7 @@ def sample(
         proposal, confidence = propose(logits, row_keys, config.temperature, special)
         count = commit_count(block_length, steps, state.step)
         chosen = RULES[config.rule](Candidates(confidence, masked, count), config.threshold)
-        samples = _commit(state.samples, at, chosen, proposal, confidence, state.done, masked)
+        samples = commit(state.samples, at, chosen, proposal, confidence, state.done, masked)
         open_left = (masked & ~chosen).any(axis=-1)
         # A complete block ends the row if it is the last or holds a stop token behind the prompt.
         tokens = jnp.where(chosen, proposal, tokens)
@@ -129,7 +119,8 @@ def propose(
     """A token for every position, never mask, pad or an id without a token, and its probability under all logits."""
     if temperature > 0:
         logits = logits / temperature
-    allowed = jnp.ones(logits.shape[-1], bool).at[jnp.array([special.mask, special.pad])].set(False)
+    # By comparison: the -1 of a token that does not exist must not forbid the last row.
+    allowed = ~jnp.isin(jnp.arange(logits.shape[-1]), jnp.array([special.mask, special.pad]))
     if special.vocabulary is not None:
         allowed &= jnp.arange(logits.shape[-1]) < special.vocabulary
     ranked = jnp.where(allowed, logits, -jnp.inf)
@@ -140,7 +131,29 @@ def propose(
     return token, jnp.exp(chosen - jax.nn.logsumexp(logits, axis=-1))
 
 
-def _commit(samples: Samples, at, chosen, proposal, confidence, done, masked) -> Samples:
+def open_canvas(prompts: Int[Array, "B P"], lengths: Int[Array, " B"], capacity: int, special: Special) -> Samples:
+    """Prompts of the given lengths and masks behind them, C = `capacity` positions, before the first forward."""
+    rows, longest = prompts.shape
+    canvas = jnp.pad(prompts, ((0, 0), (0, capacity - longest)))
+    return Samples(
+        jnp.where(jnp.arange(capacity) < lengths[:, None], canvas, special.mask),
+        jnp.full((rows, capacity), -1, jnp.int32),
+        jnp.zeros((rows, capacity)),
+        jnp.zeros(rows, jnp.int32),
+        jnp.zeros(rows, jnp.int32),
+    )
+
+
+def commit(
+    samples: Samples,
+    at: Int[Array, "B S"],
+    chosen: Bool[Array, "B S"],
+    proposal: Int[Array, "B S"],
+    confidence: Float[Array, "B S"],
+    done: Bool[Array, " B"],
+    masked: Bool[Array, "B S"],
+) -> Samples:
+    """What one forward leaves behind: the chosen proposals at positions `at`, and the counts of rows not `done`."""
     row = jnp.arange(at.shape[0])[:, None]
 
     def put(canvas, value):

@@ -23,7 +23,9 @@ class Candidates(NamedTuple):
 Rule = Callable[[Candidates, float], Bool[Array, "B S"]]
 
 
-def commit_count(block_length: int, denoising_steps: int, step: Int[Array, " B"]) -> Int[Array, " B"]:
+def commit_count(
+    block_length: int | Int[Array, " B"], denoising_steps: int, step: Int[Array, " B"]
+) -> Int[Array, " B"]:
     """Tokens per step so that `denoising_steps` steps fill a block: S // steps, one more in the first S % steps."""
     share, rest = divmod(block_length, denoising_steps)
     return jnp.maximum(share + (step < rest), 1)

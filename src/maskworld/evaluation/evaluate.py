@@ -104,8 +104,9 @@ def evaluate(
         [prompt for _, prompt in prompts], generate, trained.evaluation.batch_size, block, _Tenths(say)
     )
     seconds = time.perf_counter() - begun
+    from_prompt = trained.diffusion.objective == "full_sequence"  # its sampler's blocks are not the document's
     predictions = [
-        to_prediction(transition, len(prompt), generation, tokenizer, block)
+        to_prediction(transition, 0 if from_prompt else len(prompt), generation, tokenizer, block)
         for (transition, prompt), generation in zip(prompts, generations, strict=True)
     ]
     scores = _compare(predictions, [transition for transition, _ in prompts], training, split, available, held_out)

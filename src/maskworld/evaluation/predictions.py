@@ -54,7 +54,7 @@ class Prediction:
     initial_state: str = ""
     """The first `INITIAL_STATE_CHARACTERS` of e0, for the reader of a report."""
     block_starts: tuple[int, ...] = ()
-    """Positions (as in Commit) at which a new block of the document begins."""
+    """Positions (as in Commit) at which a new block begins."""
     trace: tuple[tuple[Commit, ...], ...] = ()
     """The commits of each denoising step, in order. Empty if the sampler kept none."""
 

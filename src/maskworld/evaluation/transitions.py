@@ -154,9 +154,12 @@ def generate_all(
 
 
 def to_prediction(
-    transition: Transition, prompt_length: int, generation: Generation, tokenizer: Tokenizer, block_length: int
+    transition: Transition, offset: int, generation: Generation, tokenizer: Tokenizer, block_length: int
 ) -> Prediction:
-    """Cut at the first <end>, decode, and keep the commits up to the end of the block that holds it."""
+    """Cut at the first <end>, decode, and keep the commits up to the end of the block that holds it.
+
+    `offset` is where the generation begins on the grid of blocks: the prompt's length, or 0 if blocks begin with it.
+    """
     trajectory, number = transition.trajectory, transition.step
     step = trajectory.steps[number]
     tokens = np.asarray(generation.tokens)
@@ -165,7 +168,7 @@ def to_prediction(
     length = int(ends[0]) if finished else len(tokens)
     shown = length
     if finished:
-        shown = min(len(tokens), -(-(prompt_length + length + 1) // block_length) * block_length - prompt_length)
+        shown = min(len(tokens), -(-(offset + length + 1) // block_length) * block_length - offset)
     return Prediction(
         trajectory=trajectory.id,
         group=trajectory.group,
@@ -179,7 +182,7 @@ def to_prediction(
         finished=finished,
         history=_history(transition),
         initial_state=valid_text(trajectory.initial_state)[:INITIAL_STATE_CHARACTERS],
-        block_starts=tuple(i for i in range(shown) if (prompt_length + i) % block_length == 0),
+        block_starts=tuple(i for i in range(shown) if (offset + i) % block_length == 0),
         trace=_trace(generation, shown, tokenizer),
     )
 

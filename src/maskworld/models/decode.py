@@ -1,6 +1,7 @@
 """Decoding with an exact cache: what whole blocks left behind, each row at its own position.
 
-A block length of 1 is ordinary autoregressive decoding.
+A block length of 1 is ordinary autoregressive decoding. Where attention goes both ways over a whole sequence there is
+nothing to keep (`canvas_logits`).
 """
 
 from __future__ import annotations
@@ -38,6 +39,16 @@ def prefill(
         name: KeyValue(*(jnp.pad(part, room) for part in memory)) if isinstance(memory, KeyValue) else ring(memory)
         for name, memory in clean_hidden(model, prompts, layout).memory.items()
     }
+
+
+def canvas_logits(
+    model: Transformer, tokens: Int[Array, "B C"], lengths: Int[Array, " B"], at: Int[Array, "B S"]
+) -> Float[Array, "B S V"]:
+    """Logits at positions `at` of rows in which every position sees all positions before the row's length."""
+    index = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
+    layout = clean_layout((index < lengths[:, None]).astype(jnp.int32), index, tokens.shape[1])
+    hidden = clean_hidden(model, tokens, layout).hidden
+    return model.logits(jnp.take_along_axis(hidden, at[..., None], axis=1))
 
 
 def _ring(memory: Float[Array, "n B P D"], whole: Int[Array, " B"], size: int) -> Float[Array, "n B size D"]:

@@ -60,6 +60,16 @@ def gather_blocks(x: Int[Array, "B L"], blocks: Int[Array, "B K"], block_length:
     return jnp.where((blocks >= 0)[..., None], taken, fill).reshape(x.shape[0], -1)
 
 
+def scatter_blocks(
+    x: Int[Array, "B L"], values: Int[Array, "B K*S"], blocks: Int[Array, "B K"], block_length: int
+) -> Int[Array, "B L"]:
+    """`x` with `values` in place of the named blocks, the way back of `gather_blocks`; -1 names none."""
+    split = x.reshape(x.shape[0], -1, block_length)
+    at = jnp.where(blocks >= 0, blocks, split.shape[1])  # behind the row, where nothing is written
+    values = values.reshape(x.shape[0], -1, block_length)
+    return split.at[jnp.arange(x.shape[0])[:, None], at].set(values, mode="drop").reshape(x.shape)
+
+
 def clean_layout(document_ids: Int[Array, "B L"], positions: Int[Array, "B L"], block_length: int) -> Layout:
     """Block-causal attention inside each document; blocks count from its start.
 

@@ -1,5 +1,5 @@
 """The losses of a packed batch, pure in all their inputs: block diffusion (noise, both streams, weighted cross-entropy
-of masked tokens) and, for the same networks and rows, the next token."""
+of masked tokens) and, for the same networks and rows, masked diffusion over the whole document and the next token."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from maskworld.models.two_stream import (
     clean_hidden,
     clean_layout,
     gather_blocks,
+    scatter_blocks,
     two_stream_hidden,
     two_stream_layout,
 )
@@ -100,11 +101,12 @@ def shortened(batch: Batch, block_length: int, shorter: int) -> Batch:
 def diffusion_loss(
     network: Network, params: Params, batch: Batch, key: Array, mask_id: int, config: DiffusionConfig
 ) -> LossSums:
-    """Negative ELBO (nats, summed) of a batch's target tokens under noise drawn from `key`."""
+    """Negative ELBO (nats, summed) of a batch's target tokens under noise drawn from `key`, by blocks or in whole."""
     noisy = noisy_targets(batch, config)
     blocks = batch["target_blocks"].shape[1]
     noise = corrupt(key, *noisy, blocks, mask_id, config)
-    return corrupted_loss(network, params, batch, noise, config)
+    given_noise = full_sequence_loss if config.objective == "full_sequence" else corrupted_loss
+    return given_noise(network, params, batch, noise, config)
 
 
 def corrupted_loss(
@@ -118,6 +120,36 @@ def corrupted_loss(
     model = network.bind(params)
     states = two_stream_hidden(model, batch["tokens"], noise.tokens, layout, config.block_length)
     hidden = model.normalize(states.noisy)
+    loss = masked_cross_entropy(
+        hidden, model.head_kernel(), noisy.labels, noise.weight, noise.masked, config.logits_chunk
+    )
+    return LossSums(loss, noisy.targets.sum(dtype=jnp.float32), states.router)
+
+
+def full_sequence_loss(
+    network: Network, params: Params, batch: Batch, noise: Corruption, config: DiffusionConfig
+) -> LossSums:
+    """LLaDA's fine-tuning loss (arXiv 2502.09992, section 2.3) for one noisy copy given from outside.
+
+    One stream: the row itself with its masked targets in place, attention both ways over each document, the same
+    weighted cross-entropy at the same position. Contexts and actions are never masked. Blocks only say where noise
+    levels are drawn (`draw_t`; LLaDA's is "document") and where observations are filled with `<end>`.
+
+    In a document of several turns an earlier observation sees the later ones, as far as they are not masked, and the
+    actions between them, as in LLaDA's own multi-turn fine-tuning; when it is generated, nothing stands there. An
+    earlier observation is thus trained on an easier question than it will be asked (an inventory two steps on tells
+    what was taken), the last one on a harder (its past has masks). The sum bounds the likelihood of all observations
+    together, given the context and all actions, not of each given its past: it does not compare with block diffusion's
+    but in documents of one target turn.
+    """
+    noisy = noisy_targets(batch, config)
+    blocks, rows = batch["target_blocks"], batch["tokens"]
+    tokens = scatter_blocks(rows, noise.tokens, blocks, config.block_length)
+    model = network.bind(params)
+    states = clean_hidden(model, tokens, clean_layout(batch["document_ids"], batch["positions"], rows.shape[1]))
+    index = jnp.broadcast_to(jnp.arange(rows.shape[1]), rows.shape)
+    index = gather_blocks(index, blocks, config.block_length, 0)
+    hidden = model.normalize(jnp.take_along_axis(states.hidden, index[..., None], axis=1))
     loss = masked_cross_entropy(
         hidden, model.head_kernel(), noisy.labels, noise.weight, noise.masked, config.logits_chunk
     )
