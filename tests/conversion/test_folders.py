@@ -5,34 +5,22 @@ import shutil
 import subprocess
 import sys
 import textwrap
-from pathlib import Path
 
 import jax
-import ml_dtypes
 import numpy as np
 import pytest
+from checkpoint_folders import DTYPES, raw_config, write_checkpoint
 
 from maskworld import cli
 from maskworld.config import MeshConfig
 from maskworld.conversion.config_reading import describe
 from maskworld.conversion.load import load_folder
-from maskworld.conversion.names import leaves, tensor_shapes
 from maskworld.conversion.safetensors_file import read_folder
 from maskworld.conversion.safetensors_writer import Outline, write_folder
 from maskworld.models.transformer import Network
 from maskworld.parallel.mesh import make_mesh
 from maskworld.training.checkpoints import load_params
 from maskworld.training.step import network_shardings
-
-DATA = Path(__file__).parents[1] / "data" / "public_models"
-DTYPES = {"F32": np.float32, "BF16": ml_dtypes.bfloat16, "F16": np.float16}
-
-
-def raw_config(family, version=4, **changes):
-    folder = DATA / family if (DATA / family).is_dir() else DATA / "configs" / family
-    name = "config_v5.json" if version == 5 and (folder / "config_v5.json").is_file() else "config.json"
-    return json.loads((folder / name).read_text()) | changes
-
 
 VARIANTS = {
     "qwen3": raw_config("qwen3"),
@@ -64,17 +52,6 @@ VARIANTS = {
     "wedlm": raw_config("wedlm"),
     "wedlm, biased": raw_config("wedlm", attention_bias=True, qk_norm=False, tie_word_embeddings=True),
 }
-
-
-def write_checkpoint(folder, raw, dtype="F32", shard_bytes=10**9, seed=0):
-    """A folder of random weights whose shapes are those of the configuration."""
-    folder.mkdir(parents=True)
-    (folder / "config.json").write_text(json.dumps(raw))
-    rng = np.random.default_rng(seed)
-    shapes = tensor_shapes(leaves(describe(raw).model))
-    outlines = [Outline(name, np.dtype(DTYPES[dtype]), shape) for name, shape in shapes.items()]
-    write_folder(folder, outlines, (rng.normal(size=o.shape).astype(o.dtype) for o in outlines), shard_bytes)
-    return folder
 
 
 def tensors(folder):

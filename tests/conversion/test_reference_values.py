@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from checkpoint_folders import raw_config, write_checkpoint
 from sdar import read_safetensors
 
 from maskworld.config import SamplerConfig
@@ -22,7 +23,7 @@ from maskworld.conversion.load import load_folder
 from maskworld.conversion.unload import unload
 from maskworld.diffusion.autoregressive import sample_autoregressive
 from maskworld.diffusion.sampler import Special
-from maskworld.models.decode import decode_block, prefill
+from maskworld.models.decode import canvas_logits, decode_block, prefill
 from maskworld.models.transformer import Network
 from maskworld.models.two_stream import clean_hidden, clean_layout
 from maskworld.training.loss import autoregressive_loss
@@ -55,6 +56,20 @@ class Reference:
             pytest.skip(f"{self.family} has no recorded {name} here")
         return self.expected[name]
 
+    def states(self, tokens, block_length):
+        """The embeddings, the stream after every layer, and the last of it normed."""
+
+        @jax.jit
+        def run(params):
+            model = self.network.bind(params)
+            places = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
+            layout = clean_layout(jnp.ones_like(tokens), places, block_length)
+            states = [model.embed(tokens)]
+            states += [_run_to(model, tokens, layout, stop) for stop in range(1, self.config.layers + 1)]
+            return jnp.stack(states), model.normalize(states[-1])
+
+        return run(self.params)
+
     def logits(self, tokens, block_length, ids=None, positions=None):
         ids = np.ones_like(tokens) if ids is None else ids
         positions = np.broadcast_to(np.arange(tokens.shape[1]), tokens.shape) if positions is None else positions
@@ -79,7 +94,14 @@ def plain(request):
 
 @pytest.mark.parametrize(
     ("name", "block_length"),
-    [("logits", 1), ("logits_causal", 1), ("logits_block4", 4), ("logits_block8", 8), ("logits_bidirectional", ANY)],
+    [
+        ("logits", 1),
+        ("logits_causal", 1),
+        ("logits_block4", 4),
+        ("logits_block8", 8),
+        ("logits_block16", 16),
+        ("logits_bidirectional", ANY),
+    ],
 )
 def test_logits_under_every_attention_pattern(reference, name, block_length):
     want = reference.want(name)
@@ -90,20 +112,21 @@ def test_logits_under_every_attention_pattern(reference, name, block_length):
 
 def test_states_after_every_layer(plain):
     want, tokens = plain.want("hidden_states"), plain.inputs["input_ids"]
-
-    @jax.jit
-    def run(params):
-        model = plain.network.bind(params)
-        layout = clean_layout(jnp.ones_like(tokens), jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape), 1)
-        embedded = model.embed(tokens)
-        states = [embedded]
-        for stop in range(1, plain.config.layers + 1):
-            states.append(_run_to(model, tokens, layout, stop))
-        return jnp.stack(states), model.normalize(states[-1])
-
-    states, final = run(plain.params)
+    states, final = plain.states(tokens, 1)
     np.testing.assert_allclose(states, want, **CLOSE)
     np.testing.assert_allclose(final, plain.want("final_hidden"), **CLOSE)
+
+
+@pytest.mark.parametrize("family", ["llada", "sdar"])
+def test_states_after_every_layer_under_attention_inside_blocks_and_both_ways(family):
+    reference = Reference(family)
+    recorded = [name for name in reference.expected if name.startswith("hidden_states")]
+    if not recorded:
+        pytest.skip(f"{family} has no recorded states here")
+    for name in recorded:
+        block_length = int(name.removeprefix("hidden_states_block")) if "_block" in name else ANY
+        states, _ = reference.states(reference.inputs["input_ids"], block_length)
+        np.testing.assert_allclose(states, reference.expected[name], err_msg=name, **CLOSE)
 
 
 def _run_to(model, tokens, layout, stop):
@@ -225,6 +248,77 @@ def test_llada_sees_both_ways():
     positions = np.where(mask == 1, mask.cumsum(axis=1) - 1, 0)
     got = reference.logits(reference.inputs["padded_input_ids"], ANY, mask, positions)
     np.testing.assert_allclose(got[mask == 1], reference.want("padded_logits")[mask == 1], **CLOSE)
+
+
+def llada_by_hand(folder, tokens):
+    """LLaDA's logits in float64, from config.json and the tensors by their names; nothing of this project's."""
+    raw = json.loads((folder / "config.json").read_text())
+    weights = {name: value.astype(np.float64) for name, value in read_safetensors(folder / "model.safetensors").items()}
+    heads, kv_heads = raw["n_heads"], raw["n_kv_heads"]
+    size, length = raw["d_model"] // heads, tokens.shape[1]
+
+    def norm(x, name):
+        scale = np.sqrt((x**2).mean(axis=-1, keepdims=True) + raw["rms_norm_eps"])
+        return x / scale * weights[f"model.transformer.{name}.weight"]
+
+    frequency = raw["rope_theta"] ** (-np.arange(0, size, 2) / size)
+    angle = np.concatenate([np.outer(np.arange(length), frequency)] * 2, axis=1)[:, None]
+
+    def turned(x):
+        other = np.concatenate([-x[..., size // 2 :], x[..., : size // 2]], axis=-1)
+        return x * np.cos(angle) + other * np.sin(angle)
+
+    x = weights["model.transformer.wte.weight"][tokens]
+    for layer in range(raw["n_layers"]):
+        place = f"blocks.{layer}"
+
+        def linear(x, name, place=place):
+            return x @ weights[f"model.transformer.{place}.{name}.weight"].T
+
+        normal = norm(x, f"{place}.attn_norm")
+        query, key, value = (linear(normal, f"{n}_proj").reshape(*tokens.shape, -1, size) for n in "qkv")
+        key, value = (part.repeat(heads // kv_heads, axis=2) for part in (turned(key), value))
+        scores = np.einsum("bqhe,bkhe->bhqk", turned(query), key) / np.sqrt(size)
+        scores = np.exp(scores - scores.max(axis=-1, keepdims=True))
+        mixed = np.einsum("bhqk,bkhe->bqhe", scores / scores.sum(axis=-1, keepdims=True), value)
+        x = x + linear(mixed.reshape(*tokens.shape, -1), "attn_out")
+        normal = norm(x, f"{place}.ff_norm")
+        gate = linear(normal, "ff_proj")
+        x = x + linear(gate / (1 + np.exp(-gate)) * linear(normal, "up_proj"), "ff_out")
+    head = "wte" if raw["weight_tying"] else "ff_out"
+    return norm(x, "ln_f") @ weights[f"model.transformer.{head}.weight"].T
+
+
+def test_llada_written_out_by_hand_equals_its_reference():
+    reference = Reference("llada")
+    got = llada_by_hand(reference.folder, reference.inputs["input_ids"])
+    np.testing.assert_allclose(got, reference.want("logits"), **CLOSE)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"n_kv_heads": 2, "weight_tying": True},
+        {"n_kv_heads": 1, "embedding_size": 512, "n_layers": 1},
+        {"d_model": 96, "n_heads": 6, "n_kv_heads": 3, "mlp_hidden_size": 80, "rope_theta": 10_000.0},
+    ],
+    ids=str,
+)
+def test_llada_with_grouped_heads_and_tied_embeddings_equals_what_is_written_out_by_hand(changes, tmp_path):
+    source = write_checkpoint(tmp_path / "llada", raw_config("llada", **changes), std=0.2)
+    config = read_config(source).model
+    tokens = np.random.default_rng(0).integers(0, 512, (2, 21)).astype(np.int32)
+    network, params = Network(config, config.vocabulary_size), load_folder(source)
+
+    @jax.jit
+    def run(params, at):
+        model = network.bind(params)
+        return canvas_logits(model, jnp.asarray(tokens), jnp.array([21, 21]), at)
+
+    want = llada_by_hand(source, tokens)
+    at = np.array([[0, 20, 7], [3, 3, 19]])
+    got, want = run(params, at), np.take_along_axis(want, at[..., None], axis=1)
+    np.testing.assert_allclose(got, want, rtol=0, atol=1e-4 * np.abs(want).max())
 
 
 def test_router_weights_with_and_without_normalisation():
