@@ -10,6 +10,7 @@ from maskworld import configure
 from maskworld.config import (
     AugmentationConfig,
     DataConfig,
+    DiffusionConfig,
     DropRates,
     Experiment,
     MeshConfig,
@@ -147,6 +148,17 @@ def test_a_config_that_cannot_be_written_is_a_storage_error_naming_the_path(tmp_
                 [f"data.augmentation.drop.domain_rules is {rate}"],
             )
             for rate in (-0.1, 1.1, float("nan"))
+        ),
+        (
+            Experiment(diffusion=DiffusionConfig(objective="full_sequence", noisy_copies=2)),
+            ["diffusion.noisy_copies is 2", "full_sequence", "must be 1"],
+        ),
+        *(
+            (
+                Experiment(diffusion=DiffusionConfig(objective=objective, block_curriculum=("4=10",))),
+                ["diffusion.block_curriculum has no meaning", objective],
+            )
+            for objective in ("autoregressive", "full_sequence")
         ),
         (Experiment(model=ModelConfig(heads=5)), ["model.heads is 5", "model.kv_heads (2)"]),
         (Experiment(model=ModelConfig(head_size=7)), ["model.head_size is 7"]),

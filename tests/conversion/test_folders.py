@@ -13,6 +13,7 @@ from checkpoint_folders import DTYPES, raw_config, write_checkpoint
 
 from maskworld import cli
 from maskworld.config import MeshConfig
+from maskworld.configure import load_config
 from maskworld.conversion.config_reading import describe
 from maskworld.conversion.load import load_folder
 from maskworld.conversion.safetensors_file import read_folder
@@ -85,6 +86,23 @@ def test_there_and_back_changes_no_bit(variant, dtype, tmp_path):
     assert describe(back).model == describe(VARIANTS[variant]).model
     loaded = load_params(tmp_path / "run")
     assert {str(leaf.dtype) for leaf in jax.tree.leaves(loaded.params)} == {np.dtype(DTYPES[dtype]).name}
+
+
+@pytest.mark.parametrize(
+    ("family", "objective", "draw_t", "block_length"),
+    [
+        ("llada", "full_sequence", "document", 32),
+        ("sdar", "block_diffusion", "block", 4),
+        ("qwen3", "autoregressive", "block", 4),
+    ],
+)
+def test_a_converted_run_has_the_objective_of_its_family(family, objective, draw_t, block_length, tmp_path, capsys):
+    raw = raw_config(family)
+    source = write_checkpoint(tmp_path / "source", {key: raw[key] for key in raw if key != "block_size"})
+    assert run("convert", "hf", source, "--to", tmp_path / "run") == 0
+    diffusion = load_config(tmp_path / "run" / "config.json").diffusion
+    assert (diffusion.objective, diffusion.draw_t, diffusion.block_length) == (objective, draw_t, block_length)
+    assert f"block length: {block_length}, because" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
