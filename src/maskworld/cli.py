@@ -107,7 +107,11 @@ def _parser() -> argparse.ArgumentParser:
         f"Train an experiment, from its last checkpoint if there is one. {OVERRIDES}",
         fields_of=_experiment_type,
     )
-    train.add_argument("experiment", metavar="EXPERIMENT", help="FILE.py, or FILE.py:NAME for another Experiment in it")
+    train.add_argument(
+        "experiment",
+        metavar="EXPERIMENT",
+        help="FILE.py, FILE.py:NAME for another Experiment in it, or the config.json of a run",
+    )
     train.add_argument("--run", metavar="DIR", help="run folder; default runs/NAME, NAME from the configuration")
 
     evaluate = command(

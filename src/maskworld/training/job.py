@@ -142,6 +142,8 @@ def with_tokenizer_of_base(experiment: Experiment) -> Experiment:
     if not base or experiment.data.tokenizer:
         return experiment
     tokenizer = Path(base) / DATA_FOLDER / "tokenizer"
+    if not Path(base).is_dir():
+        raise ConfigError(f"training.initialize_from: {base}: no such run folder")
     if not tokenizer.is_dir():
         raise ConfigError(f"training.initialize_from: {base} holds no tokenizer; give --data.tokenizer")
     return dataclasses.replace(experiment, data=dataclasses.replace(experiment.data, tokenizer=str(tokenizer)))
