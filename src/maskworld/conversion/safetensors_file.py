@@ -39,6 +39,7 @@ DTYPES: dict[str, np.dtype] = {
 """Names of the format and what they hold."""
 
 _LONGEST_HEADER = 100_000_000
+_MOST_ELEMENTS = 1 << 56
 _POINTER = b"version "  # with which the text begins that stands for a file in Git LFS
 
 
@@ -181,6 +182,8 @@ def _entry(path: Path, name: str, value: Any, body: int) -> Entry:
         raise ConversionError(f"{path}: {name}: dtype {kind!r} is not read here; known: {', '.join(DTYPES)}")
     if not (_naturals(shape) and _naturals(offsets) and len(offsets) == 2 and offsets[0] <= offsets[1]):
         raise ConversionError(f"{path}: {name}: shape {shape!r} and data_offsets {offsets!r} are not what they must be")
+    if math.prod(max(1, number) for number in shape) > _MOST_ELEMENTS:  # also where a zero makes it none
+        raise ConversionError(f"{path}: {name}: no tensor has shape {shape}; the file is damaged")
     entry = Entry(name, path, DTYPES[kind], tuple(shape), body + offsets[0])
     if entry.nbytes != offsets[1] - offsets[0]:
         raise ConversionError(
