@@ -168,6 +168,11 @@ def _train(options: argparse.Namespace, unknown: Sequence[str]) -> None:
 
     config = override(load_experiment(options.experiment), overrides(unknown, ("--run",)))
     run = Path(options.run or f"runs/{config.name}")
+    if (run / "hugging_face").is_dir():
+        raise ConfigError(
+            f"{run} holds converted weights; give another folder, and begin with them: --run runs/NAME "
+            f"--training.initialize_from {run}"
+        )
     _train_run(config, run)
     print(f"run folder: {run}; score it with: maskworld evaluate {run}")
 

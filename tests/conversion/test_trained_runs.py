@@ -139,6 +139,17 @@ def test_rows_for_control_tokens_are_appended_and_those_before_keep_every_bit(ti
     assert load_params(tmp_path / "again").contract == loaded.contract
 
 
+def test_weights_are_not_trained_in_the_folder_that_holds_them(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    converted(tmp_path, raw_config("sdar", mask_token_id=280))
+    held = sorted(tmp_path.rglob("*"))
+    assert run("train", tmp_path / "run" / "config.json", "--run", tmp_path / "run") == 2
+    assert f"--training.initialize_from {tmp_path / 'run'}" in capsys.readouterr().err
+    assert run("train", tmp_path / "run" / "config.json", "--training.initialize_from", tmp_path / "none") == 2
+    assert "no such run folder" in capsys.readouterr().err
+    assert sorted(tmp_path.rglob("*")) == held
+
+
 def test_a_tokenizer_that_cannot_serve_adds_no_rows(tmp_path, capsys):
     source = write_checkpoint(tmp_path / "source", raw_config("mistral", vocab_size=ROWS))
     pieces = {f"w{i}": i for i in range(ROWS)}
