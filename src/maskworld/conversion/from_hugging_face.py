@@ -179,8 +179,8 @@ def _rows_note(rows: int, model: ModelConfig) -> str:
     if rows == model.vocabulary_size:
         return ""
     return (
-        f"the embedding grows from {rows} to {model.vocabulary_size} rows, because the control tokens of the rows need "
-        "some; an export keeps them"
+        f"the embedding grows from {rows} to {model.vocabulary_size} rows, for the control tokens that have none; "
+        "an export keeps them"
     )
 
 
