@@ -42,6 +42,14 @@ def test_a_missing_experiment_file_is_refused_with_the_nearest_one(tmp_path, mon
         configure.load_experiment("experiments/quikstart.py")
 
 
+def test_the_config_of_a_run_is_an_experiment_too(tmp_path):
+    config = Experiment(name="saved", model=ModelConfig(width=24))
+    configure.save_config(tmp_path / "config.json", config)
+    assert configure.load_experiment(str(tmp_path / "config.json")) == config
+    with pytest.raises(ConfigError, match=r"no experiment file .*missing.json"):
+        configure.load_experiment(str(tmp_path / "missing.json"))
+
+
 def test_a_failing_experiment_file_is_refused_with_its_line(tmp_path):
     file = tmp_path / "broken.py"
     file.write_text("from maskworld.config import TrainingConfig\n\nTrainingConfig(stepz=3)\n")

@@ -107,7 +107,11 @@ def _parser() -> argparse.ArgumentParser:
         f"Train an experiment, from its last checkpoint if there is one. {OVERRIDES}",
         fields_of=_experiment_type,
     )
-    train.add_argument("experiment", metavar="EXPERIMENT", help="FILE.py, or FILE.py:NAME for another Experiment in it")
+    train.add_argument(
+        "experiment",
+        metavar="EXPERIMENT",
+        help="FILE.py, FILE.py:NAME for another Experiment in it, or the config.json of a run",
+    )
     train.add_argument("--run", metavar="DIR", help="run folder; default runs/NAME, NAME from the configuration")
 
     evaluate = command(
@@ -164,6 +168,11 @@ def _train(options: argparse.Namespace, unknown: Sequence[str]) -> None:
 
     config = override(load_experiment(options.experiment), overrides(unknown, ("--run",)))
     run = Path(options.run or f"runs/{config.name}")
+    if (run / "hugging_face").is_dir():
+        raise ConfigError(
+            f"{run} holds converted weights; give another folder, and begin with them: --run runs/NAME "
+            f"--training.initialize_from {run}"
+        )
     _train_run(config, run)
     print(f"run folder: {run}; score it with: maskworld evaluate {run}")
 

@@ -51,6 +51,8 @@ FREE_ON_RESUME = (
 def load_experiment(reference: str) -> Experiment:
     """The value an experiment file holds: `path.py` means its `config`, `path.py:name` another Experiment in it.
 
+    `path.json` is the `config.json` of a run.
+
     Raises:
         ConfigError: no such file, the file fails when run, or the name is absent or not an Experiment.
     """
@@ -59,6 +61,8 @@ def load_experiment(reference: str) -> Experiment:
     if not Path(path).is_file():
         near = difflib.get_close_matches(path, map(str, Path("experiments").glob("*.py")), n=1, cutoff=0.4)
         raise ConfigError(f"no experiment file {path}" + (f"; did you mean {near[0]}?" if near else ""))
+    if path.endswith(".json"):
+        return load_config(Path(path))
     try:
         values = runpy.run_path(path)
     except Exception as error:

@@ -3,12 +3,16 @@
 import math
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from maskworld.benchmarks import flops
-from maskworld.config import DiffusionConfig, ModelConfig
+from maskworld.config import DiffusionConfig, ExpertsConfig, LoraConfig, ModelConfig
+from maskworld.errors import ConfigError
+from maskworld.models.kinds import layer_kinds
 from maskworld.models.transformer import Network
+from maskworld.models.two_stream import clean_hidden, clean_layout
 from maskworld.training.loss import diffusion_loss
 
 MASK = 1
@@ -33,8 +37,16 @@ def traced_products(jaxpr):
     for equation in jaxpr.eqns:
         if equation.primitive.name == "dot_general":
             (contracted, _), _ = equation.params["dimension_numbers"]
-            left = equation.invars[0].aval.shape
+            left, right = (variable.aval.shape for variable in equation.invars)
+            if 1 in (len(left), len(right)):
+                continue  # a weighted sum, as of the router's statistics
             total += 2 * equation.outvars[0].aval.size * math.prod(left[axis] for axis in contracted)
+            continue
+        if equation.primitive.name.startswith("ragged_dot"):
+            # Each row meets one group's matrix: rows times both other sizes, whichever of the three is the result.
+            left, right, out = (v.aval.shape for v in (*equation.invars[:2], equation.outvars[0]))
+            grouped = next(shape for shape in (right, out) if len(shape) == 3)
+            total += 2 * left[0] * grouped[1] * grouped[2]
             continue
         inner = [
             traced_products(getattr(value, "jaxpr", value))
@@ -67,6 +79,87 @@ def test_executed_flops_are_the_products_of_the_traced_step(attention, scan_laye
     masked = np.ones((2, 64), bool)  # the dearest branch: nothing skipped
     counted = flops.executed_flops(config, VOCABULARY, diffusion, batch, masked)
     assert counted.total == traced_step(config, diffusion, batch)
+
+
+KINDS = {
+    "experts": dict(experts=ExpertsConfig(count=5, per_token=2, feed_forward=16)),
+    "some experts": dict(experts=ExpertsConfig(count=4, per_token=3, feed_forward=16, every=2)),
+    "convolutions": dict(mixers=("convolution", "attention", "convolution")),
+    "a convolution, attention last": dict(mixers=("attention", "convolution", "attention")),
+    "windows": dict(mixers=("sliding", "attention", "sliding"), sliding_window=6),
+    "all of them": dict(
+        mixers=("convolution", "sliding", "attention"),
+        sliding_window=6,
+        experts=ExpertsConfig(count=4, per_token=2, feed_forward=16, dense_layers=(1,)),
+    ),
+}
+
+
+@pytest.mark.parametrize("remat", ["none", "dots", "full"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_executed_flops_of_other_kinds_of_layers_are_the_products_of_the_traced_step(kind, remat):
+    config = ModelConfig(**MODEL | KINDS[kind], attention="reference", remat=remat)
+    diffusion = DiffusionConfig(block_length=4, logits_chunk=64)
+    batch = batch_of(64, 4)
+    counted = flops.executed_flops(config, VOCABULARY, diffusion, batch, np.ones((2, 64), bool))
+    assert counted.total == traced_step(config, diffusion, batch)
+
+
+@pytest.mark.parametrize("kind", ["convolutions", "windows"])
+def test_the_count_of_a_forward_pass_is_within_a_few_percent_of_what_the_compiler_finds(kind):
+    """XLA counts elementwise work too; the layers are wide enough to make that little."""
+    wide = MODEL | dict(width=192, head_size=48, feed_forward=384, layers=3)
+    config = ModelConfig(**wide | KINDS[kind], attention="reference", remat="none", scan_layers=False)
+    network, length = Network(config, VOCABULARY), 64
+
+    def forward(params, tokens):
+        model = network.bind(params)
+        layout = clean_layout(jnp.ones_like(tokens), jnp.arange(length)[None].repeat(2, 0), 4)
+        return clean_hidden(model, tokens, layout).hidden
+
+    tokens = jnp.zeros((2, length), jnp.int32)
+    cost = jax.jit(forward).lower(network.abstract_params(), tokens).compile().cost_analysis()["flops"]
+    products = [flops.layer_products(config, one) for one in layer_kinds(config)]
+    linear = 2 * 2 * length * sum(one.memory + one.rest for one in products)
+    attending = sum(one.mixer != "convolution" for one in layer_kinds(config))
+    attention = attending * 2 * 2 * 2 * length * length * config.heads * config.head_size
+    assert cost == pytest.approx(linear + attention, rel=0.05)
+
+
+def test_useful_attention_counts_what_a_window_lets_through():
+    config = ModelConfig(**MODEL | dict(layers=1, mixers=("sliding",), sliding_window=3))
+    counted = flops.useful_flops(
+        config, VOCABULARY, DiffusionConfig(block_length=4), batch_of(8, 4, 1), np.zeros((1, 8))
+    )
+    # Inside a block 4 + 4 + 4 + 3 pairs, twice; the first two queries of the second block see 2 and 1 clean keys.
+    assert counted.attention == 12 * 4 * 8 * (15 + 15 + 2 + 1)
+
+
+def test_useful_work_of_experts_is_that_of_those_a_token_goes_to():
+    config = ModelConfig(**MODEL | KINDS["experts"])
+    dense = ModelConfig(**MODEL | dict(feed_forward=2 * 16))
+    both = [flops.linear_flops(one, rows=2, clean=64, noisy=64) for one in (config, dense)]
+    tokens = 2 * (2 * 128 + 64)
+    assert both[0] - both[1] == 3 * 2 * tokens * MODEL["width"] * 5  # the router
+
+
+@pytest.mark.parametrize(
+    ("field", "model", "diffusion"),
+    [
+        ("model.lora.rank", dict(lora=LoraConfig(rank=2)), {}),
+        ("diffusion.objective", {}, dict(objective="autoregressive")),
+    ],
+)
+def test_what_is_not_counted_is_refused_by_name(field, model, diffusion):
+    for count in (flops.executed_flops, flops.useful_flops):
+        with pytest.raises(ConfigError, match=field):
+            count(
+                ModelConfig(**MODEL | model),
+                VOCABULARY,
+                DiffusionConfig(block_length=4, **diffusion),
+                batch_of(8, 4),
+                np.ones((2, 8), bool),
+            )
 
 
 def test_tiles_are_visited_from_the_first_to_the_last_seen_key():

@@ -5,11 +5,12 @@ import shutil
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
-from checkpoint_folders import DTYPES, raw_config, write_checkpoint
+from hugging_face_folders import DTYPES, raw_config, tensors, write_checkpoint
 
 from maskworld import cli
 from maskworld.config import MeshConfig
@@ -53,20 +54,6 @@ VARIANTS = {
     "wedlm": raw_config("wedlm"),
     "wedlm, biased": raw_config("wedlm", attention_bias=True, qk_norm=False, tie_word_embeddings=True),
 }
-
-
-def tensors(folder):
-    """Name -> (dtype, bytes), read with nothing of the project's but the header."""
-    found = {}
-    for file in sorted(folder.glob("*.safetensors")):
-        content = file.read_bytes()
-        size = int.from_bytes(content[:8], "little")
-        header = json.loads(content[8 : 8 + size])
-        header.pop("__metadata__", None)
-        for name, entry in header.items():
-            first, last = entry["data_offsets"]
-            found[name] = entry["dtype"], tuple(entry["shape"]), content[8 + size + first : 8 + size + last]
-    return found
 
 
 def run(*words):
@@ -149,6 +136,33 @@ def cut(source):
     file.write_bytes(file.read_bytes()[:-1000])
 
 
+def written(name, content):
+    def change(source):
+        (source / name).write_bytes(content)
+
+    return change
+
+
+def in_shards(change_index=lambda weight_map: None, then=lambda source: None):
+    """The folder in shards, its index changed and then something more."""
+
+    def change(source):
+        raw = json.loads((source / "config.json").read_text())
+        shutil.rmtree(source)
+        write_checkpoint(source, raw, shard_bytes=100_000)
+        index = source / "model.safetensors.index.json"
+        content = json.loads(index.read_text())
+        change_index(content["weight_map"])
+        index.write_text(json.dumps(content))
+        then(source)
+
+    return change
+
+
+def second_shard(change):
+    return lambda source: change(sorted(source.glob("*.safetensors"))[1])
+
+
 def said(**changes):
     def change(source):
         file = source / "config.json"
@@ -187,9 +201,42 @@ REFUSED = {
     "an unknown architecture": (said(model_type="gpt_oss", architectures=["GptOss"]), "gpt_oss.* not known here"),
     "another head size": (said(head_dim=16), "head_dim|q_proj"),
     "a truncated file": (cut, "model.safetensors.*bytes"),
+    "a cut shard": (
+        in_shards(then=second_shard(lambda file: file.write_bytes(file.read_bytes()[:-10]))),
+        "model-00002-of.*is cut off",
+    ),
+    "a shard that is not there": (in_shards(then=second_shard(Path.unlink)), "not there: model-00002-of"),
+    "an index that names a strange shard": (
+        in_shards(lambda names: names.update({"model.norm.weight": "model-9.safetensors"})),
+        "index.json: names 1 shards that are not there: model-9.safetensors",
+    ),
+    "an index that lacks a tensor": (
+        in_shards(lambda names: names.pop("model.norm.weight")),
+        "holds model.norm.weight, which model.safetensors.index.json does not name",
+    ),
+    "a pointer in place of weights": (
+        written("model.safetensors", b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"),
+        "model.safetensors: is a Git LFS pointer",
+    ),
+    "a broken config.json": (written("config.json", b'{"hidden_size": '), "config.json: no JSON .*line 1"),
+    "a config.json of bytes": (written("config.json", b"\xff\xfe\x00"), "config.json: no JSON"),
+    "a config.json without end": (written("config.json", b"[" * 100_000), "config.json: no JSON .*recursion"),
+    "a config.json that is a list": (written("config.json", b"[]"), "config.json: no JSON object"),
+    "no config.json": (lambda source: (source / "config.json").unlink(), "source: no config.json in it"),
+    "a model_type that is no name": (said(model_type=["qwen3"]), r"model_type \['qwen3'\] is not known here"),
+    "a size that is no whole number": (said(hidden_size=96.0), "hidden_size is 96.0; it must be a whole number"),
+    "more layers than there can be": (
+        said(num_hidden_layers=10**9),
+        "num_hidden_layers is 1000000000; it must be a whole number from 1 to 10000",
+    ),
+    "a broken tokenizer": (written("tokenizer.json", b'{"model":'), "tokenizer.json: not what such a file holds"),
+    "a tokenizer of another model": (tokenizer(end=600), "has 'end' as 600; the embedding has 512 rows"),
     "scaled rotary positions": (said(rope_scaling={"rope_type": "yarn", "factor": 4.0}), "rope"),
     "another activation": (said(hidden_act="gelu"), "hidden_act"),
-    "a mask beyond the rows": (said(mask_token_id=512), "mask_token_id.* is 512; the embedding has rows 0 to 511"),
+    "a mask beyond the rows": (
+        said(mask_token_id=512),
+        "mask_token_id.* is 512; the embedding has rows 0 to 511. Give the row",
+    ),
     "a mask that no token is": (both(said(mask_token_id=505), tokenizer(end=490)), "505, which the tokenizer has no"),
     "a mask that means something else": (
         both(said(mask_token_id=490), tokenizer(**{"<tool_response>": 490})),
@@ -209,6 +256,32 @@ def test_what_is_wrong_is_named_and_nothing_is_left_behind(case, tmp_path, capsy
     told = capsys.readouterr().err
     assert re.search(message, told.replace("\n", " ")), told
     assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_what_is_no_folder_is_told_from_what_is_not_there(tmp_path, capsys):
+    (tmp_path / "file").write_text("x")
+    for name, message in (("file", "file: a file; give the folder"), ("none", "none: no such folder")):
+        assert run("convert", "hf", tmp_path / name, "--to", tmp_path / "run") == 2
+        assert message in capsys.readouterr().err
+    source = write_checkpoint(tmp_path / "source", raw_config("qwen3", num_hidden_layers=1))
+    assert run("convert", "hf", source, "--to", tmp_path / "file" / "run") == 2
+    assert "a file is in the way" in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "source"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"), [("{", "no JSON"), ("[]", "no JSON object"), ('{"model_type": "gpt2"}', "'gpt2'")]
+)
+def test_a_broken_original_is_named_when_a_run_is_exported(content, message, tmp_path, capsys):
+    source = write_checkpoint(tmp_path / "source", raw_config("qwen3", num_hidden_layers=1))
+    assert run("convert", "hf", source, "--to", tmp_path / "run") == 0
+    original = tmp_path / "run" / "hugging_face" / "config.json"
+    original.write_text(content)
+    assert run("convert", "export", tmp_path / "run", "--to", tmp_path / "back") == 2
+    told = capsys.readouterr().err
+    assert str(original) in told and message in told and not (tmp_path / "back").exists()
+    original.unlink()
+    assert run("convert", "export", tmp_path / "run", "--to", tmp_path / "back") == 0
 
 
 def test_an_existing_target_is_refused_and_kept(tmp_path, capsys):

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from checkpoint_folders import raw_config, write_checkpoint
+from hugging_face_folders import raw_config, write_checkpoint
 from sdar import read_safetensors
 
 from maskworld.config import SamplerConfig

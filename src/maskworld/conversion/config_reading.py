@@ -32,6 +32,8 @@ ARCHITECTURES: dict[Family, str] = {
 """Family, which is also the `model_type`, and the class that its config.json names."""
 
 _LATER_DTYPE = "dtype"
+_MOST = 10_000
+"""Layers of a model, and experts of a layer. Tables are as long: a damaged number must not fill the memory."""
 
 
 @dataclass(frozen=True)
@@ -54,15 +56,24 @@ def read_config(folder: Path) -> Description:
     """The config.json of a Hugging Face folder.
 
     Raises:
-        ConversionError: no such folder or file, no JSON, or what `describe` raises.
+        ConversionError: no such folder or file, or what `read_config_file` raises.
     """
     file = folder / CONFIG_FILE
     if not file.is_file():
-        what = "no such folder" if not folder.is_dir() else f"no {CONFIG_FILE} in it"
-        raise ConversionError(f"{folder}: {what}; give the folder of a Hugging Face checkpoint")
+        what = f"no {CONFIG_FILE} in it" if folder.is_dir() else "a file" if folder.exists() else "no such folder"
+        raise ConversionError(f"{folder}: {what}; give the folder into which a Hugging Face checkpoint was fetched")
+    return read_config_file(file)
+
+
+def read_config_file(file: Path) -> Description:
+    """One config.json.
+
+    Raises:
+        ConversionError: no JSON object, or what `describe` raises; names the file.
+    """
     try:
         raw = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConversionError(f"{file}: no JSON ({error})") from None
     if not isinstance(raw, dict):
         raise ConversionError(f"{file}: no JSON object")
@@ -104,7 +115,7 @@ def _family(keys: Keys) -> Family:
         raise keys.refuse(f"architectures is {classes!r}; it must be a list of names")
     if kind is None and not classes:
         raise keys.refuse(f"has neither model_type nor architectures; known: {known}")
-    if kind is not None and kind not in ARCHITECTURES:
+    if kind is not None and (not isinstance(kind, str) or kind not in ARCHITECTURES):
         raise keys.refuse(f"model_type {kind!r} is not known here; known: {known}")
     if classes and classes[0] not in by_class:
         raise keys.refuse(f"architecture {classes[0]!r} is not known here; known: {known}")
@@ -126,7 +137,7 @@ def _shared(keys: Keys, family: Family, head_size: int | None = None) -> dict[st
         "family": family,
         "vocabulary_size": keys.whole("vocab_size"),
         "width": width,
-        "layers": keys.whole("num_hidden_layers"),
+        "layers": keys.whole("num_hidden_layers", most=_MOST),
         "heads": heads,
         "kv_heads": _kv_heads(keys, heads),
         "head_size": keys.whole("head_dim", default=head_size or width // heads),
@@ -211,7 +222,7 @@ def _qwen3_moe(keys: Keys, family: Family) -> ModelConfig:
     bias = keys.truth("attention_bias", default=False)
     mixers, window = _windowed(keys, shared["layers"], from_layer=0)
     experts = ExpertsConfig(
-        count=keys.whole("num_experts", "num_local_experts", default=128, least=0),
+        count=keys.whole("num_experts", "num_local_experts", default=128, least=0, most=_MOST),
         per_token=keys.whole("num_experts_per_tok", default=8),
         feed_forward=keys.whole("moe_intermediate_size", default=768),
         normalize_weights=keys.truth("norm_topk_prob", default=False),
@@ -342,7 +353,7 @@ def _llada(keys: Keys, family: Family) -> ModelConfig:
         family=family,
         vocabulary_size=keys.whole("embedding_size", default=rows),
         width=width,
-        layers=keys.whole("n_layers"),
+        layers=keys.whole("n_layers", most=_MOST),
         heads=heads,
         kv_heads=keys.whole("n_kv_heads", default=1 if single else heads),
         head_size=width // heads,

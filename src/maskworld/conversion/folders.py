@@ -24,9 +24,12 @@ def whole_folder(target: Path) -> Iterator[Path]:
         raise ConversionError(f"{target} is there already; give another name, or move it away")
     draft = target.with_name(f".{target.name}.{os.getpid()}.unfinished")
     with writing(target):
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(draft, ignore_errors=True)
-        draft.mkdir()
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.rmtree(draft, ignore_errors=True)
+            draft.mkdir()
+        except FileNotFoundError:
+            raise StorageError(f"cannot write {target}: {target.parent} cannot be made") from None
         try:
             yield draft
             if target.exists():
@@ -51,9 +54,9 @@ def check_free_space(folder: Path, needed: int) -> None:
         )
 
 
-def copy_files(source: Path, target: Path, names: tuple[str, ...]) -> list[str]:
-    """Copy those files of `source` that are there; returns their names."""
-    there = [name for name in names if (source / name).is_file()]
+def copy_files(source: Path, target: Path, patterns: tuple[str, ...]) -> list[str]:
+    """Copy those files of `source` that are called so (`*.py` and the like too); returns their names."""
+    there = [path.name for pattern in patterns for path in sorted(source.glob(pattern)) if path.is_file()]
     for name in there:
         shutil.copyfile(source / name, target / name)
     return there

@@ -16,9 +16,11 @@ class Keys:
     def __init__(self, raw: Mapping[str, Any], where: str):
         self.raw, self.where = raw, where
 
-    def whole(self, *names: str, default: Any = _REQUIRED, least: int = 1) -> Any:
-        """An integer of at least `least`."""
-        return self._typed(names, default, lambda value: type(value) is int and value >= least, f"{least} or more")
+    def whole(self, *names: str, default: Any = _REQUIRED, least: int = 1, most: int | None = None) -> Any:
+        """An integer from `least` to `most` (None: no end)."""
+        expected = f"a whole number, {least} or more" if most is None else f"a whole number from {least} to {most}"
+        valid = lambda value: type(value) is int and least <= value and (most is None or value <= most)  # noqa: E731
+        return self._typed(names, default, valid, expected)
 
     def real(self, *names: str, default: Any = _REQUIRED) -> Any:
         """A number above 0."""

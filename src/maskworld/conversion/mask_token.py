@@ -23,8 +23,16 @@ TOKENIZER_FILES = (
     "chat_template.jinja",
     "chat_template.json",
     "generation_config.json",
+    "*.py",
 )
-"""What belongs to a Hugging Face folder besides weights and config.json; an export gives it back as it was."""
+"""What belongs to a Hugging Face folder besides weights and config.json; an export gives it back as it was. Modules
+(`*.py`) are the model's own code, which `auto_map` names; they are copied, never run."""
+
+CODE_FILES = ("generation_config.json", "*.py")
+"""Those that have nothing to do with a tokenizer."""
+
+VOCABULARY_FILES = (HUGGING_FACE_FILE, "vocab.json", "tokenizer.model")
+"""Those that hold a vocabulary."""
 
 NO_TOKEN = -1
 """Stands in the contract for a token that a checkpoint does not have."""
@@ -54,13 +62,14 @@ def token_table(folder: Path) -> TokenTable | None:
             try:
                 found = tokens(json.loads((folder / name).read_text(encoding="utf-8")))
                 table |= {int(id): str(token) for id, token in found.items() if int(id) not in table}
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
                 raise ConversionError(f"{folder / name}: not what such a file holds ({error!r})") from None
     return table or None
 
 
 def choose_mask(description: Description, table: TokenTable | None, wanted: int | None) -> MaskChoice:
-    """The id that masks: `wanted`, else config.json's `mask_token_id`, else the tokenizer's mask, else a free row.
+    """The id that masks: `wanted`, else config.json's `mask_token_id`, else the tokenizer's mask, else a free row, else
+    the first behind the embedding, which must grow for it.
 
     Raises:
         ConversionError: the id is no row of the embedding, no token of the tokenizer (unless it was asked for), or
@@ -69,6 +78,8 @@ def choose_mask(description: Description, table: TokenTable | None, wanted: int 
     rows = description.model.vocabulary_size
     free = free_row(table, rows)
     advice = f"give a free one: --mask_id {free}" if free is not None else "no row of the embedding is without a token"
+    if table is None:
+        advice = "give the row that masks: --mask_id ID"
     if table is not None and max(table) >= rows:
         raise ConversionError(
             f"the tokenizer has {table[max(table)]!r} as {max(table)}; the embedding has {rows} rows. "
@@ -77,7 +88,7 @@ def choose_mask(description: Description, table: TokenTable | None, wanted: int 
     said = "--mask_id" if wanted is not None else f"mask_token_id of {CONFIG_FILE}"
     id = wanted if wanted is not None else description.mask_id
     if id is None:
-        return _undescribed(table, free)
+        return _undescribed(table, free, rows)
     if not 0 <= id < rows:
         raise ConversionError(f"{said} is {id}; the embedding has rows 0 to {rows - 1}. {_capital(advice)}")
     for role, ids in (("eos", description.end_ids), ("pad", (description.pad_id,)), ("bos", (description.bos_id,))):
@@ -105,18 +116,14 @@ def free_row(table: TokenTable | None, rows: int) -> int | None:
     return behind if behind < rows else next((id for id in range(rows) if id not in table), None)
 
 
-def _undescribed(table: TokenTable | None, free: int | None) -> MaskChoice:
+def _undescribed(table: TokenTable | None, free: int | None, rows: int) -> MaskChoice:
     if table is None:
         return MaskChoice(NO_TOKEN, f"no mask: {CONFIG_FILE} names none; to mask with a row give --mask_id ID")
     named = [id for id, token in table.items() if token.strip("<>|[]").lower() == "mask"]
     if named:
         return MaskChoice(named[0])
     if free is None:
-        return MaskChoice(
-            NO_TOKEN,
-            "no mask: the checkpoint names none and every row of the embedding has a token; to take a reserved one "
-            "give --mask_id ID",
-        )
+        return MaskChoice(rows, f"mask: {rows}, a new row, because every row of the embedding has a token")
     return MaskChoice(free, f"mask: {free}, the first row of the embedding without a token; the checkpoint names none")
 
 

@@ -39,6 +39,8 @@ DTYPES: dict[str, np.dtype] = {
 """Names of the format and what they hold."""
 
 _LONGEST_HEADER = 100_000_000
+_MOST_ELEMENTS = 1 << 56
+_POINTER = b"version "  # with which the text begins that stands for a file in Git LFS
 
 
 @dataclass(frozen=True)
@@ -96,6 +98,8 @@ def read_header(path: Path) -> dict[str, Entry]:
         size = path.stat().st_size
         with open(path, "rb") as file:
             start = file.read(8)
+            if start == _POINTER:
+                raise ConversionError(f"{path}: is a Git LFS pointer instead of the weights; fetch them: git lfs pull")
             length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
             if len(start) < 8 or 8 + length > size:
                 wanted = f"a header of {length:,} bytes" if len(start) == 8 else "a header"
@@ -178,6 +182,8 @@ def _entry(path: Path, name: str, value: Any, body: int) -> Entry:
         raise ConversionError(f"{path}: {name}: dtype {kind!r} is not read here; known: {', '.join(DTYPES)}")
     if not (_naturals(shape) and _naturals(offsets) and len(offsets) == 2 and offsets[0] <= offsets[1]):
         raise ConversionError(f"{path}: {name}: shape {shape!r} and data_offsets {offsets!r} are not what they must be")
+    if math.prod(max(1, number) for number in shape) > _MOST_ELEMENTS:  # also where a zero makes it none
+        raise ConversionError(f"{path}: {name}: no tensor has shape {shape}; the file is damaged")
     entry = Entry(name, path, DTYPES[kind], tuple(shape), body + offsets[0])
     if entry.nbytes != offsets[1] - offsets[0]:
         raise ConversionError(
@@ -195,7 +201,7 @@ def _weight_map(index: Path) -> dict[str, str]:
     try:
         found = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
         shards = dict(found)
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ConversionError(f"{index}: no index with a weight_map ({error})") from None
     for name, shard in shards.items():
         if not isinstance(shard, str) or Path(shard).name != shard:

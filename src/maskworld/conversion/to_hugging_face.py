@@ -12,12 +12,14 @@ from typing import Any, Literal
 import jax
 from jax.sharding import SingleDeviceSharding
 
-from maskworld.config import ModelConfig, ModelContract
-from maskworld.conversion.config_reading import CONFIG_FILE
+from maskworld.config import Experiment, ModelConfig, ModelContract
+from maskworld.configure import CONFIG_FILE as RUN_CONFIG_FILE
+from maskworld.configure import load_config
+from maskworld.conversion.config_reading import CONFIG_FILE, read_config_file
 from maskworld.conversion.config_writing import config_json
 from maskworld.conversion.folders import check_free_space, copy_files, whole_folder
 from maskworld.conversion.from_hugging_face import HUGGING_FACE_FOLDER, Bar, no_bar
-from maskworld.conversion.mask_token import TOKENIZER_FILES
+from maskworld.conversion.mask_token import CODE_FILES, TOKENIZER_FILES, VOCABULARY_FILES
 from maskworld.conversion.unload import check_params, total_bytes, unload
 from maskworld.data.tokenizer import HUGGING_FACE_FILE, SENTENCEPIECE_FILE
 from maskworld.errors import ConversionError
@@ -49,10 +51,11 @@ def export(
         ConversionError: the model is none of its family, or `folder` is there already; nothing is left behind.
         StorageError: `folder` cannot be written.
     """
-    original = _original(run)
     with whole_folder(folder) as draft:
         host = SingleDeviceSharding(jax.devices("cpu")[0])
         loaded = load_params(run, checkpoint, host)
+        origin = _origin(run, loaded.config)
+        original = _original(origin)
         loaded = replace(loaded, params=whole_params(loaded))
         model = replace(loaded.config.model, vocabulary_size=_rows(loaded.params))
         unknown = check_params(model, loaded.params)
@@ -63,20 +66,32 @@ def export(
         with bar("writing", total) as advance:
             unload(draft, model, loaded.params, dtype, shard_bytes, advance)
         write_text(draft / CONFIG_FILE, json.dumps(raw, indent=2) + "\n")
-        remark = _copy_tokenizer(run, draft)
+        remark = _copy_tokenizer(run, origin, draft)
     left_out = f"left out, as no {model.family} has it: {', '.join(unknown)}" if unknown else ""
     merged = "the low-rank updates are merged into the weights" if model.lora.rank else ""
     return [note for note in (*loaded.notes, left_out, merged, remark) if note]
 
 
-def _original(run: Path) -> Mapping[str, Any] | None:
-    file = run / HUGGING_FACE_FOLDER / CONFIG_FILE
+def _origin(run: Path, experiment: Experiment) -> Path:
+    """The run that was made of a Hugging Face folder: this one, or one whose weights it began with; else `run`."""
+    at, seen = run, {run}
+    while not (at / HUGGING_FACE_FOLDER).is_dir():
+        base = Path(experiment.training.initialize_from)
+        if not experiment.training.initialize_from or base in seen or not (base / RUN_CONFIG_FILE).is_file():
+            return run
+        at, experiment = base, load_config(base / RUN_CONFIG_FILE)
+        seen.add(at)
+    return at
+
+
+def _original(origin: Path) -> Mapping[str, Any] | None:
+    file = origin / HUGGING_FACE_FOLDER / CONFIG_FILE
     if not file.is_file():
         return None
     try:
-        return json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ConversionError(f"{file}: no JSON ({error}); without that file the run can be exported too") from None
+        return read_config_file(file).raw
+    except ConversionError as error:
+        raise ConversionError(f"{error}. Without that file the run can be exported too") from None
 
 
 def _rows(params: Mapping[str, Any]) -> int:
@@ -98,9 +113,16 @@ def _tokens(model: ModelConfig, contract: ModelContract, original: Mapping[str, 
     return found
 
 
-def _copy_tokenizer(run: Path, target: Path) -> str:
-    if copy_files(run / HUGGING_FACE_FOLDER, target, TOKENIZER_FILES):
-        return ""
+def _copy_tokenizer(run: Path, origin: Path, target: Path) -> str:
+    """The origin's own files, unless the run was trained with another vocabulary."""
+    own, theirs = run / "data" / "tokenizer" / HUGGING_FACE_FILE, origin / HUGGING_FACE_FOLDER / HUGGING_FACE_FILE
+    sentencepiece = own.with_name(SENTENCEPIECE_FILE).is_file()
+    if not sentencepiece and (not own.is_file() or not theirs.is_file() or own.read_bytes() == theirs.read_bytes()):
+        copied = copy_files(origin / HUGGING_FACE_FOLDER, target, TOKENIZER_FILES)
+        if any(name in VOCABULARY_FILES for name in copied):
+            return ""
+    else:
+        copy_files(origin / HUGGING_FACE_FOLDER, target, CODE_FILES)
     copied = copy_files(run / "data" / "tokenizer", target, (HUGGING_FACE_FILE, SENTENCEPIECE_FILE))
     if copied == [SENTENCEPIECE_FILE]:
         return f"{SENTENCEPIECE_FILE} is sentencepiece's; transformers needs a tokenizer class to be told for it"

@@ -97,10 +97,10 @@ def tokenizer_files(path: str | Path) -> list[Path]:
                 f"{path}: holds {state} of {SENTENCEPIECE_FILE} and {HUGGING_FACE_FILE}; give the file itself"
             )
         path = found[0]
-    if path.suffix not in (".model", ".json"):
-        raise DataError(f"{path}: a tokenizer is a sentencepiece `.model` or a Hugging Face `tokenizer.json`")
     if not path.is_file():
         raise DataError(f"{path}: no such tokenizer file")
+    if path.suffix not in (".model", ".json"):
+        raise DataError(f"{path}: a tokenizer is a sentencepiece `.model` or a Hugging Face `tokenizer.json`")
     controls = path.with_name(CONTROL_FILE)
     return [path, controls] if path.suffix == ".json" and controls.is_file() else [path]
 

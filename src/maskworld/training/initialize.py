@@ -92,19 +92,28 @@ def _check_shapes(saved: ModelConfig, wanted: ModelConfig, source: Path) -> None
 def _fitted(params: Params, network: Network, key: Array, control_ids: Int[Array, " n"]) -> Params:
     """The parameters with as many rows as this network's vocabulary, usable control rows, and low-rank factors."""
     row_key, new_key = jax.random.split(key)
-    missing = network.vocabulary_size - params["embedding"].shape[0]
-    if missing < 0:
-        # Rows that no token of this vocabulary has: an embedding padded for hardware.
-        params = params | {"embedding": params["embedding"][:missing]}
-        params |= {"head": params["head"][:, :missing]} if "head" in params else {}
-    elif missing:
-        params = params | {"embedding": jnp.pad(params["embedding"], ((0, missing), (0, 0)))}
-        params |= {"head": jnp.pad(params["head"], ((0, 0), (0, missing)))} if "head" in params else {}
-    params |= {"embedding": filled_rows(params["embedding"], control_ids, row_key)}
+    params = with_rows(params, network.vocabulary_size, control_ids, row_key)
     if network.config.lora.rank:
         factors, _ = split_trainable(network.init(new_key), network.config)
         return join_trainable(factors, params)
     return jax.tree.map(lambda leaf: leaf.astype(jnp.float32), params)
+
+
+def with_rows(params: Params, rows: int, ids: Int[Array, " n"], key: Array) -> Params:
+    """`params` with `rows` rows in `embedding` (and `head`, where there is one), those of `ids` fit for use.
+
+    What is too many falls off the end: rows that no token has, of an embedding padded for hardware. A new column of the
+    head is zero, so that its logit is; a new row of the embedding is what `filled_rows` says of `ids`, else zero.
+    """
+    missing = rows - params["embedding"].shape[0]
+    params = dict(params)
+    if missing < 0:
+        params |= {"embedding": params["embedding"][:missing]}
+        params |= {"head": params["head"][:, :missing]} if "head" in params else {}
+    elif missing:
+        params |= {"embedding": jnp.pad(params["embedding"], ((0, missing), (0, 0)))}
+        params |= {"head": jnp.pad(params["head"], ((0, 0), (0, missing)))} if "head" in params else {}
+    return params | {"embedding": filled_rows(params["embedding"], ids, key)}
 
 
 def filled_rows(embedding: Float[Array, "V D"], ids: Int[Array, " n"], key: Array) -> Float[Array, "V D"]:

@@ -139,6 +139,8 @@ def make_job(experiment: Experiment, run: Path, prepared: Prepared) -> Job:
 def with_tokenizer_of_base(experiment: Experiment) -> Experiment:
     """The same, with the tokenizer of the run whose weights it begins with where it names none."""
     base = experiment.training.initialize_from
+    if base and not Path(base).is_dir():
+        raise ConfigError(f"training.initialize_from: {base}: no such run folder")
     if not base or experiment.data.tokenizer:
         return experiment
     tokenizer = Path(base) / DATA_FOLDER / "tokenizer"
