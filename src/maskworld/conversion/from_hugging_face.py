@@ -32,6 +32,7 @@ _TOKENIZER_FOLDER = Path("data") / "tokenizer"
 _DEFAULT_BLOCK_LENGTH = 4  # SDAR's
 _ROW_LENGTH = 512
 _NEXT_TOKEN_FAMILIES = ("qwen3", "qwen3_moe", "mistral", "lfm2")
+_OBJECTIVES = dict.fromkeys(_NEXT_TOKEN_FAMILIES, "autoregressive") | {"wedlm": "wedlm"}
 
 Bar = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
 """(what, bytes in all) -> a context whose value is called with the bytes done since the last call."""
@@ -129,8 +130,7 @@ def _experiment(checkpoint: Checkpoint, run: Path, own: Tokenizer | None) -> Exp
     data = DataConfig(row_length=max(block, _ROW_LENGTH // block * block))
     if own is not None:
         data = replace(data, tokenizer=str(run / _TOKENIZER_FOLDER / HUGGING_FACE_FILE))
-    next_token = description.model.family in _NEXT_TOKEN_FAMILIES
-    objective = "autoregressive" if next_token else "block_diffusion"
+    objective = _OBJECTIVES.get(description.model.family, "block_diffusion")
     diffusion = DiffusionConfig(objective=objective, block_length=block)
     experiment = Experiment(name=run.name, data=data, model=description.model, diffusion=diffusion)
     return validate(experiment, str(checkpoint.folder))

@@ -13,8 +13,9 @@ import numpy as np
 from maskworld.config import Experiment
 from maskworld.diffusion.autoregressive import sample_autoregressive
 from maskworld.diffusion.sampler import Samples, Special, sample
+from maskworld.diffusion.streaming import sample_streaming
 from maskworld.evaluation.transitions import Generate, Generation
-from maskworld.models.decode import decode_block, prefill
+from maskworld.models.decode import decode_block, decode_window, prefill
 from maskworld.models.transformer import Network, Params
 from maskworld.training.checkpoints import LoadedParams
 from maskworld.training.initialize import whole_params
@@ -25,6 +26,8 @@ def make_sampler(network: Network, config: Experiment, special: Special):
     """The jitted `(params, prompts [B, P], lengths [B], keys [B]) -> Samples`; P a multiple of the block length."""
     if config.diffusion.objective == "autoregressive":
         return _make_autoregressive(network, config, special)
+    if config.diffusion.objective == "wedlm":
+        return _make_streaming(network, config, special)
     block = config.diffusion.block_length
 
     @jax.jit
@@ -45,6 +48,19 @@ def _make_autoregressive(network: Network, config: Experiment, special: Special)
         cache = prefill(model, prompts, lengths - 1, 1, prompts.shape[1] + config.sampler.max_new_tokens)
         forward = partial(decode_block, model)
         return sample_autoregressive(forward, cache, prompts, lengths, keys, config.sampler, special)
+
+    return run
+
+
+def _make_streaming(network: Network, config: Experiment, special: Special):
+    block = config.diffusion.block_length
+
+    @jax.jit
+    def run(params: Params, prompts, lengths, keys) -> Samples:
+        model = network.bind(params)
+        cache = prefill(model, prompts, lengths, 1, prompts.shape[1] + config.sampler.max_new_tokens)
+        forward = partial(decode_window, model)
+        return sample_streaming(forward, cache, prompts, lengths, keys, config.sampler, block, special)
 
     return run
 
