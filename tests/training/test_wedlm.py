@@ -2,6 +2,7 @@
 a batch add up to it. Reference values: WeDLM's own training functions in float32 (shared/fixtures/wedlm)."""
 
 import dataclasses
+import json
 from functools import partial
 from pathlib import Path
 
@@ -11,11 +12,13 @@ import numpy as np
 import optax
 import pytest
 import small_data  # noqa: F401  (sets hypothesis' deadline)
+import tiny_run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_rows import random_batch
 from sdar import read_safetensors
 
+from maskworld import cli
 from maskworld.config import DiffusionConfig, Experiment, MeshConfig, ModelConfig, TrainingConfig
 from maskworld.conversion.config_reading import read_config
 from maskworld.conversion.load import load_folder
@@ -24,6 +27,7 @@ from maskworld.diffusion.corruption import Corruption, observed_first
 from maskworld.models.transformer import Network
 from maskworld.models.two_stream import clean_hidden, clean_layout
 from maskworld.parallel.mesh import batch_sharding, make_mesh
+from maskworld.training.checkpoints import load_params
 from maskworld.training.loss import followed, noisy_targets, reordered_loss, reordered_streams, wedlm_noise
 from maskworld.training.step import create_state, make_train_step
 
@@ -291,3 +295,23 @@ def test_nothing_masked_leaves_the_next_token_loss_alone():
     assert value > 0.5
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradients))
     assert optax.global_norm(gradients) > 0
+
+
+def test_a_run_is_trained_and_scored_in_blocks_and_with_a_sliding_window(tmp_path, capsys):
+    """By the commands, with a curriculum of block lengths and two noisy copies."""
+    experiment = tiny_run.write_experiment(
+        tmp_path / "tiny.py", tiny_run.write_data(tmp_path / "data"), steps=4, validate_every=4
+    )
+    words = "--diffusion.objective wedlm --diffusion.block_curriculum 2=2 --diffusion.noisy_copies 2"
+    assert cli.main(["train", str(experiment), "--run", str(tmp_path / "run"), *words.split()]) == 0
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    steps = [line for line in lines if "grad_norm" in line]
+    assert len(steps) == 4 and all(0 < line["next_token_cross_entropy"] < 20 for line in steps)
+    assert all(line["masked_tokens"] > 0 for line in steps)
+    assert load_params(tmp_path / "run").contract.logit_alignment == "same_position"
+    for words in ("--sampler.threshold 0.9", "--sampler.rule entropy_distance --sampler.window 6"):
+        words = f"--evaluation.transitions 2 --sampler.max_new_tokens 12 {words}"
+        assert cli.main(["evaluate", str(tmp_path / "run"), *words.split()]) == 0
+        rows = [json.loads(line) for line in (tmp_path / "run" / "predictions.jsonl").read_text().splitlines()]
+        assert len(rows) == 2 and all(0 < row["forwards"] <= 12 for row in rows)
+    capsys.readouterr()
