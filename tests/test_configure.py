@@ -178,6 +178,7 @@ def test_a_config_that_cannot_be_written_is_a_storage_error_naming_the_path(tmp_
             ["autoregressive_weight is -1.0", "0 or more"],
         ),
         (Experiment(sampler=SamplerConfig(window=16)), ["sampler.window is 16", "wedlm"]),
+        (Experiment(sampler=SamplerConfig(blocks_from_prompt=True)), ["sampler.blocks_from_prompt is True", "wedlm"]),
         (Experiment(sampler=SamplerConfig(rule="entropy_distance")), ["sampler.rule is entropy_distance", "wedlm"]),
         (
             Experiment(diffusion=WEDLM, model=ModelConfig(layers=2, mixers=("convolution", "attention"))),

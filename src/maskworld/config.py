@@ -276,7 +276,11 @@ class SamplerConfig:
     """0 takes the most likely token."""
     window: int = 0
     """`wedlm`: how many positions are open at a time, counted from the first mask on, so that each one filled there
-    opens another; WeDLM's engine has 16. 0 fills block after block."""
+    opens another; WeDLM's engine has 16. Such a window crosses the ends of blocks, which no training batch shows, and
+    models that saw little then repeat themselves. 0 fills block after block."""
+    blocks_from_prompt: bool = False
+    """`wedlm` without a window: count blocks from the end of the prompt, as WeDLM's own loop does, and not from the
+    beginning of the document, as in training."""
     entropy_threshold: float = 0.4
     """Rule `entropy_distance`: every masked position with entropy + penalty * distance below it (nats) is committed."""
     distance_penalty: float = 0.02

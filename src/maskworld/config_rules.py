@@ -88,7 +88,12 @@ _MULTIPLES = (
     ("training.batch_size", "training.gradient_accumulation"),
 )
 _HIGHEST_WEIGHT = 100
-_WEDLM_ONLY = {"diffusion.mask_weights": "inverse_rate", "diffusion.autoregressive_weight": 1.0, "sampler.window": 0}
+_WEDLM_ONLY = {
+    "diffusion.mask_weights": "inverse_rate",
+    "diffusion.autoregressive_weight": 1.0,
+    "sampler.window": 0,
+    "sampler.blocks_from_prompt": False,
+}
 """Fields of that objective alone, with the values that ask for nothing."""
 
 

@@ -33,7 +33,7 @@ PARAMS = NETWORK.init(jax.random.key(0))
 SLIDING = Network(dataclasses.replace(TINY, mixers=("attention", "sliding"), sliding_window=5), VOCABULARY)
 CONFIGS = {
     "dynamic": SamplerConfig("low_confidence_dynamic", 0.15, 0, NEW),
-    "static": SamplerConfig("low_confidence_static", 0.5, 3, NEW),
+    "static": SamplerConfig("low_confidence_static", 0.5, 3, NEW, blocks_from_prompt=True),
     "window": SamplerConfig("low_confidence_dynamic", 0.15, 0, NEW, window=3),
     "entropy": SamplerConfig("entropy_distance", max_new_tokens=NEW, window=5, entropy_threshold=2.8),
     "drawn": SamplerConfig("entropy_distance", max_new_tokens=NEW, temperature=1.0, window=5, entropy_threshold=2.8),
@@ -114,7 +114,7 @@ def test_every_forward_is_that_of_the_reference_with_both_prompts_in_one_batch(b
     model = read_config(FOLDER).model
     # Threshold 0 means none: the reference commits one token at a time.
     rule = {"threshold": threshold} if threshold else {"rule": "low_confidence_static"}
-    config = SamplerConfig(max_new_tokens=cases[0]["max_new_tokens"], **rule)
+    config = SamplerConfig(max_new_tokens=cases[0]["max_new_tokens"], blocks_from_prompt=True, **rule)
     prompts = [inputs["prompt"][case["row"]] for case in cases]
     special = Special(500, 500, ())
     network = Network(model, model.vocabulary_size)
@@ -174,8 +174,9 @@ def test_cached_forwards_equal_a_loop_without_a_cache(network, name):
         length, end, found, forwards, step = len(prompt), len(prompt) + NEW, {}, 0, 0
         while len(found) < NEW:
             first = next(p for p in range(length, end) if p not in found)
-            last = first + config.window if config.window else length + ((first - length) // BLOCK + 1) * BLOCK
-            last = min(last, end)
+            origin = length if config.blocks_from_prompt else 0
+            block_end = origin + ((first - origin) // BLOCK + 1) * BLOCK
+            last = min(first + config.window if config.window else block_end, end)
             known = sorted(found)
             masks = [p for p in range(first, last) if p not in found]
             tokens = np.r_[prompt, [found[p] for p in known], np.full(len(masks), MASK)].astype(np.int32)

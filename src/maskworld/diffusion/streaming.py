@@ -73,10 +73,10 @@ def sample_streaming(
 ) -> Samples:
     """Continue each prompt by `config.max_new_tokens` tokens, or to its first stop token.
 
-    The cache holds all of each prompt, and has room for C = P + max_new_tokens positions. Blocks count from the end of
-    the prompt, and the last one may be short. A row is done once everything up to a stop token is there; what was
-    already filled behind it is taken back. `observe` is called on the host with what a forward was given, the samples
-    after it, and the rows that were already done. Keys and temperature are as in `sampler.sample`.
+    The cache holds all of each prompt, and has room for C = P + max_new_tokens positions. The last block may be short,
+    and so may the first unless blocks count from the prompt. A row is done once everything up to a stop token is
+    there; what was already filled behind it is taken back. `observe` is called on the host with what a forward was
+    given, the samples after it, and the rows that were already done. Keys and temperature are as in `sampler.sample`.
     """
     rows, width = prompts.shape
     capacity, slots = width + config.max_new_tokens, window_slots(config, block_length)
@@ -92,11 +92,12 @@ def sample_streaming(
         zeros,
         zeros,
     )
+    origin = lengths if config.blocks_from_prompt else zeros
     steps, row = config.denoising_steps or block_length, jnp.arange(rows)[:, None]
 
     def body(state: _State) -> _State:
         first = _first_mask(state.samples, lengths)
-        last = first + config.window if config.window else _block_end(first, lengths, block_length)
+        last = first + config.window if config.window else _block_end(first, origin, block_length)
         window = _window(state.samples, state.cached, jnp.minimum(last, ends), slots)
         logits, cache = forward(state.cache, window.tokens, window.positions, state.cached)
         row_keys = jax.vmap(jax.random.fold_in)(keys, state.samples.forwards)
@@ -152,9 +153,9 @@ def _first_stop(samples: Samples, special: Special) -> Int[Array, " B"]:
     return _first_true((samples.commit_forward >= 0) & (samples.tokens[..., None] == stop).any(axis=-1))
 
 
-def _block_end(first: Int[Array, " B"], lengths: Int[Array, " B"], block_length: int) -> Int[Array, " B"]:
-    """Where the block of the first mask ends; blocks count from the end of the prompt."""
-    return lengths + ((first - lengths) // block_length + 1) * block_length
+def _block_end(first: Int[Array, " B"], origin: Int[Array, " B"], block_length: int) -> Int[Array, " B"]:
+    """Where the block of the first mask ends; blocks count from `origin`."""
+    return origin + ((first - origin) // block_length + 1) * block_length
 
 
 def _window(samples: Samples, cached: Int[Array, " B"], last: Int[Array, " B"], slots: int) -> Window:
