@@ -16,9 +16,12 @@ from maskworld.config import (
     MeshConfig,
     ModelConfig,
     OptimizerConfig,
+    SamplerConfig,
     TrainingConfig,
 )
 from maskworld.errors import ConfigError, StorageError
+
+WEDLM = DiffusionConfig(objective="wedlm")
 
 
 def test_an_experiment_file_gives_its_config_or_another_named_one(tmp_path):
@@ -184,6 +187,26 @@ def test_a_config_that_cannot_be_written_is_a_storage_error_naming_the_path(tmp_
         (Experiment(training=TrainingConfig(steps="5")), ["training.steps is '5'", "whole number"]),
         (Experiment(training=TrainingConfig(steps=True)), ["training.steps is True", "whole number"]),
         (Experiment(training=TrainingConfig(compute_dtype="float16")), ["training.compute_dtype", "float32, bfloat16"]),
+        (Experiment(diffusion=DiffusionConfig(mask_weights="equal")), ["diffusion.mask_weights is equal", "wedlm"]),
+        (
+            Experiment(diffusion=DiffusionConfig(autoregressive_weight=0.5)),
+            ["diffusion.autoregressive_weight", "wedlm"],
+        ),
+        (
+            Experiment(diffusion=dataclasses.replace(WEDLM, autoregressive_weight=-1.0)),
+            ["autoregressive_weight is -1.0", "0 or more"],
+        ),
+        (Experiment(sampler=SamplerConfig(window=16)), ["sampler.window is 16", "wedlm"]),
+        (Experiment(sampler=SamplerConfig(blocks_from_prompt=True)), ["sampler.blocks_from_prompt is True", "wedlm"]),
+        (Experiment(sampler=SamplerConfig(rule="entropy_distance")), ["sampler.rule is entropy_distance", "wedlm"]),
+        (
+            Experiment(diffusion=WEDLM, model=ModelConfig(layers=2, mixers=("convolution", "attention"))),
+            ["model.mixers has convolutions", "wedlm"],
+        ),
+        (
+            Experiment(diffusion=WEDLM, sampler=SamplerConfig(window=-1, entropy_threshold=0.0)),
+            ["sampler.window is -1", "sampler.entropy_threshold is 0.0"],
+        ),
     ],
 )
 def test_fields_that_do_not_fit_are_refused_by_name(config, words):
@@ -194,6 +217,8 @@ def test_fields_that_do_not_fit_are_refused_by_name(config, words):
 
 def test_all_problems_are_told_at_once_and_the_defaults_have_none():
     assert configure.validate(Experiment()) == Experiment()
+    streaming = Experiment(diffusion=WEDLM, sampler=SamplerConfig(rule="entropy_distance", window=16))
+    assert configure.validate(streaming) == streaming
     broken = Experiment(model=ModelConfig(heads=5), training=TrainingConfig(batch_size=0))
     with pytest.raises(ConfigError, match="(?s)training.batch_size.*model.heads"):
         configure.validate(broken)

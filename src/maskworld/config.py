@@ -176,11 +176,13 @@ class ModelConfig:
 class DiffusionConfig:
     """Forward process and objective (ARCHITECTURE words: t, mask rate, mask schedule)."""
 
-    objective: Literal["block_diffusion", "autoregressive", "full_sequence"] = "block_diffusion"
+    objective: Literal["block_diffusion", "autoregressive", "full_sequence", "wedlm"] = "block_diffusion"
     """`autoregressive` trains and decodes the same network on the next token, from left to right; of the fields here
     only the block length (the grid on which observations begin and are filled with `<end>`) means something then.
     `full_sequence` is LLaDA's: attention both ways over the whole document, of which targets are masked in place; its
-    sampler denoises blocks of `block_length` from the end of the prompt, all that follows masked in sight."""
+    sampler denoises blocks of `block_length` from the end of the prompt, all that follows masked in sight.
+    `wedlm` (Tencent's WeDLM) is causal everywhere: inside a noisy block the tokens that are still there stand before
+    the masks, and beside the masks the clean stream is trained on the next token."""
     block_length: int = 8
     """S, positions denoised together."""
     block_curriculum: tuple[str, ...] = ()
@@ -195,6 +197,11 @@ class DiffusionConfig:
     """k, independent noisy copies of every target block per clean pass; 1 where there is no clean pass."""
     minimum_mask_rate: float = 1e-3
     """Mask rates are (1 - minimum) p(t) + minimum, which bounds the weight 1 / p."""
+    mask_weights: Literal["inverse_rate", "equal"] = "inverse_rate"
+    """`wedlm`: whether a masked token weighs 1 / p of its block or as much as any other; the loss is divided by the
+    sum of these weights."""
+    autoregressive_weight: float = 1.0
+    """`wedlm`: w of the loss (masked + w * next token) / (1 + w), each a mean of its own."""
     logits_chunk: int = 128
     """Masked positions per row whose vocabulary logits exist at one time."""
 
@@ -257,16 +264,30 @@ class MeshConfig:
 
 @dataclass(frozen=True)
 class SamplerConfig:
-    """How observations are decoded (see `diffusion.sampler`)."""
+    """How observations are decoded (see `diffusion.sampler`, for `wedlm` `diffusion.streaming`)."""
 
-    rule: Literal["low_confidence_static", "low_confidence_dynamic", "sequential"] = "low_confidence_dynamic"
+    rule: Literal["low_confidence_static", "low_confidence_dynamic", "sequential", "entropy_distance"] = (
+        "low_confidence_dynamic"
+    )
+    """`entropy_distance` is that of WeDLM's engine, for `wedlm` only."""
     threshold: float = 0.9
-    """Dynamic rule: every masked position above this confidence is committed."""
+    """Dynamic rule: every masked position above this confidence is committed (`wedlm`: or at it)."""
     denoising_steps: int = 0
     """Forwards a block may take; 0 means the block length."""
     max_new_tokens: int = 96
     temperature: float = 0.0
     """0 takes the most likely token."""
+    window: int = 0
+    """`wedlm`: how many positions are open at a time, counted from the first mask on, so that each one filled there
+    opens another; WeDLM's engine has 16. Such a window crosses the ends of blocks, which no training batch shows, and
+    models that saw little then repeat themselves. 0 fills block after block."""
+    blocks_from_prompt: bool = False
+    """`wedlm` without a window: count blocks from the end of the prompt, as WeDLM's own loop does, and not from the
+    beginning of the document, as in training."""
+    entropy_threshold: float = 0.4
+    """Rule `entropy_distance`: every masked position with entropy + penalty * distance below it (nats) is committed."""
+    distance_penalty: float = 0.02
+    """Rule `entropy_distance`: nats added for each position between the first mask and a later one."""
 
 
 @dataclass(frozen=True)

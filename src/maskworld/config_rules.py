@@ -45,12 +45,14 @@ _ABOVE_ZERO = (
     "training.keep_last",
     "sampler.threshold",
     "sampler.max_new_tokens",
+    "sampler.entropy_threshold",
     "evaluation.batch_size",
 )
 _NOT_NEGATIVE = (
     "data.target_blocks",
     "data.shuffle_seed",
     "data.workers",
+    "diffusion.autoregressive_weight",
     "mesh.cpu_devices",
     "model.vocabulary_size",
     "model.sliding_window",
@@ -67,6 +69,8 @@ _NOT_NEGATIVE = (
     "training.keep_best",
     "sampler.denoising_steps",
     "sampler.temperature",
+    "sampler.window",
+    "sampler.distance_penalty",
     "evaluation.transitions",
     "evaluation.seed",
 )
@@ -84,6 +88,13 @@ _MULTIPLES = (
     ("training.batch_size", "training.gradient_accumulation"),
 )
 _HIGHEST_WEIGHT = 100
+_WEDLM_ONLY = {
+    "diffusion.mask_weights": "inverse_rate",
+    "diffusion.autoregressive_weight": 1.0,
+    "sampler.window": 0,
+    "sampler.blocks_from_prompt": False,
+}
+"""Fields of that objective alone, with the values that ask for nothing."""
 
 
 def problems(values: Mapping[str, Any]) -> Iterator[str]:
@@ -109,6 +120,7 @@ def problems(values: Mapping[str, Any]) -> Iterator[str]:
         if values["data.target_blocks"] > blocks:
             yield f"data.target_blocks is {values['data.target_blocks']}; a row has only {blocks} blocks"
     yield from _objective_problems(values)
+    yield from _wedlm_problems(values)
     try:
         weights_of_sources(values["data.source_weights"])
     except ConfigError as error:
@@ -189,8 +201,23 @@ def _objective_problems(values: Mapping[str, Any]) -> Iterator[str]:
                 f"diffusion.block_curriculum: blocks of {length} do not fit; each length must divide "
                 f"diffusion.block_length ({block_length})"
             )
-    if stages and objective != "block_diffusion":
+    if stages and objective in ("autoregressive", "full_sequence"):
         yield f"diffusion.block_curriculum has no meaning where diffusion.objective is {objective}; leave it out"
+
+
+def _wedlm_problems(values: Mapping[str, Any]) -> Iterator[str]:
+    if values["diffusion.objective"] == "wedlm":
+        if "convolution" in values["model.mixers"]:
+            yield (
+                "model.mixers has convolutions and diffusion.objective is wedlm; tokens that do not stand in the order "
+                "of the text have no neighbours to convolve"
+            )
+        return
+    for key, usual in _WEDLM_ONLY.items():
+        if values[key] != usual:
+            yield f"{key} is {values[key]}; it has a meaning only where diffusion.objective is wedlm"
+    if values["sampler.rule"] == "entropy_distance":
+        yield "sampler.rule is entropy_distance; diffusion.objective must be wedlm for it"
 
 
 def _model_problems(values: Mapping[str, Any]) -> Iterator[str]:

@@ -104,6 +104,18 @@ def test_what_is_read_has_the_shapes_of_the_network_and_lies_where_the_mesh_says
     assert jax.tree.all(jax.tree.map(lambda x, y: bool((np.asarray(x) == np.asarray(y)).all()), params, whole))
 
 
+@pytest.mark.parametrize(
+    ("variant", "objective"),
+    [("sdar", "block_diffusion"), ("qwen3", "autoregressive"), ("wedlm", "wedlm"), ("wedlm, biased", "wedlm")],
+)
+def test_a_folder_becomes_a_run_of_its_family_s_objective(variant, objective, tmp_path):
+    source = write_checkpoint(tmp_path / "source", VARIANTS[variant])
+    assert run("convert", "hf", source, "--to", tmp_path / "run") == 0
+    assert load_config(tmp_path / "run" / "config.json").diffusion.objective == objective
+    shifted = load_params(tmp_path / "run").contract.logit_alignment == "shifted"
+    assert shifted == (objective == "autoregressive")
+
+
 def damaged(change, tmp_path, raw=None):
     """A folder that `change` has been at."""
     raw = raw_config("qwen3", num_hidden_layers=1) if raw is None else raw

@@ -37,6 +37,7 @@ _DEFAULT_BLOCK_LENGTHS = {"llada": 32}  # its authors' chat settings; no config.
 _DEFAULT_BLOCK_LENGTH = 4  # SDAR's
 _ROW_LENGTH = 512
 _NEXT_TOKEN_FAMILIES = ("qwen3", "qwen3_moe", "mistral", "lfm2")
+_OBJECTIVES = dict.fromkeys(_NEXT_TOKEN_FAMILIES, "autoregressive") | {"llada": "full_sequence", "wedlm": "wedlm"}
 
 Bar = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
 """(what, bytes in all) -> a context whose value is called with the bytes done since the last call."""
@@ -154,11 +155,9 @@ def _experiment(checkpoint: Checkpoint, run: Path, own: Tokenizer | None) -> Exp
     if own is not None:
         model = replace(model, vocabulary_size=max(model.vocabulary_size, own.vocabulary_size))
         data = replace(data, tokenizer=str(run / _TOKENIZER_FOLDER / HUGGING_FACE_FILE))
-    diffusion = DiffusionConfig(block_length=block)
-    if family in _NEXT_TOKEN_FAMILIES:
-        diffusion = replace(diffusion, objective="autoregressive")
+    diffusion = DiffusionConfig(objective=_OBJECTIVES.get(family, "block_diffusion"), block_length=block)
     if family == "llada":
-        diffusion = replace(diffusion, objective="full_sequence", draw_t="document")
+        diffusion = replace(diffusion, draw_t="document")
     experiment = Experiment(name=run.name, data=data, model=model, diffusion=diffusion)
     return validate(experiment, str(checkpoint.folder))
 

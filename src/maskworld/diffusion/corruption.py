@@ -69,3 +69,45 @@ def corrupt(
     masked = targets & (jax.random.uniform(mask_key, tokens.shape) < rate)
     weight = loss_weight(schedule, t, config.minimum_mask_rate)
     return Corruption(jnp.where(masked, mask_id, tokens), masked, weight)
+
+
+def mask_exact_counts(
+    key: Array,
+    tokens: Int[Array, "B N"],
+    targets: Bool[Array, "B N"],
+    document_ids: Int[Array, "B N"],
+    blocks: int,
+    mask_id: int,
+    config: DiffusionConfig,
+) -> Corruption:
+    """Mask round(n p) of the n target tokens of each block, every subset as likely as any other (WeDLM).
+
+    p is the mask rate at the block's noise level; halves are rounded to even numbers, and a block of few targets may
+    keep them all. The weight of a masked token is 1 / (p + 1e-8), or 1 with `config.mask_weights` "equal".
+    """
+    t_key, mask_key = jax.random.split(key)
+    t = draw_t(t_key, document_ids, blocks, config.noisy_copies, config)
+    rate = mask_rate(SCHEDULES[config.schedule], t, config.minimum_mask_rate)
+
+    def by_block(x):
+        return x.reshape(x.shape[0], -1, config.block_length)
+
+    # Of a block only the end may lie outside the document: its first position has its rate.
+    count = jnp.round(by_block(targets).sum(axis=-1) * by_block(rate)[..., 0])
+    draws = by_block(jnp.where(targets, jax.random.uniform(mask_key, tokens.shape), 2.0))
+    place = jnp.argsort(jnp.argsort(draws, axis=-1), axis=-1)
+    masked = targets & (place < count[..., None]).reshape(tokens.shape)
+    weight = jnp.ones_like(rate) if config.mask_weights == "equal" else 1.0 / (rate + 1e-8)
+    return Corruption(jnp.where(masked, mask_id, tokens), masked, weight)
+
+
+def observed_first(masked: Bool[Array, "B N"], document_ids: Int[Array, "B N"], block_length: int) -> Int[Array, "B N"]:
+    """WeDLM's order: which position of [0, N) stands at each place once the tokens of every block are rearranged.
+
+    Observed tokens come first, then masks, in the order of the text within both; last what belongs to no document.
+    """
+    rows, length = masked.shape
+    group = jnp.where(document_ids == 0, 2, masked.astype(jnp.int32)).reshape(rows, -1, block_length)
+    within = jnp.argsort(group, axis=-1, stable=True)
+    first = jnp.arange(length // block_length) * block_length
+    return (first[:, None] + within).reshape(rows, length)

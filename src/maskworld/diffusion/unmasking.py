@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
@@ -50,6 +51,34 @@ def low_confidence_dynamic(candidates: Candidates, threshold: float) -> Bool[Arr
     sure = candidates.masked & (candidates.confidence > threshold)
     enough = sure.sum(axis=-1, keepdims=True) >= candidates.count[:, None]
     return jnp.where(enough, sure, top_confident(candidates, candidates.count))
+
+
+def low_confidence_at_least(candidates: Candidates, threshold: float) -> Bool[Array, "B S"]:
+    """As `low_confidence_dynamic`, but a confidence of just `threshold` suffices (WeDLM)."""
+    sure = candidates.masked & (candidates.confidence >= threshold)
+    enough = sure.sum(axis=-1, keepdims=True) >= candidates.count[:, None]
+    return jnp.where(enough, sure, top_confident(candidates, candidates.count))
+
+
+def entropy_distance(
+    logits: Float[Array, "B S V"],
+    masked: Bool[Array, "B S"],
+    positions: Int[Array, "B S"],
+    threshold: float,
+    penalty: float,
+) -> Bool[Array, "B S"]:
+    """Masked positions with H + penalty * d below `threshold`, else the lowest one alone (WeDLM's engine).
+
+    H is the entropy (nats) of the softmax of the logits as they are, d the distance to the row's first mask.
+    `positions` rise over the masked ones.
+    """
+    log_p = jax.nn.log_softmax(logits, axis=-1)
+    entropy = -(jnp.exp(log_p) * log_p).sum(axis=-1)
+    first = jnp.where(masked, positions, jnp.iinfo(jnp.int32).max).min(axis=-1, keepdims=True)
+    score = jnp.where(masked, entropy + penalty * (positions - first), jnp.inf)
+    sure = score < threshold
+    lowest = masked & (jnp.arange(masked.shape[1]) == score.argmin(axis=-1)[:, None])
+    return jnp.where(sure.any(axis=-1, keepdims=True), sure, lowest)
 
 
 def sequential(candidates: Candidates, threshold: float) -> Bool[Array, "B S"]:

@@ -14,8 +14,9 @@ from maskworld.config import Experiment
 from maskworld.diffusion.autoregressive import sample_autoregressive
 from maskworld.diffusion.full_sequence import sample_full_sequence
 from maskworld.diffusion.sampler import Samples, Special, sample
+from maskworld.diffusion.streaming import sample_streaming
 from maskworld.evaluation.transitions import Generate, Generation
-from maskworld.models.decode import canvas_logits, decode_block, prefill
+from maskworld.models.decode import canvas_logits, decode_block, decode_window, prefill
 from maskworld.models.transformer import Network, Params
 from maskworld.training.checkpoints import LoadedParams
 from maskworld.training.initialize import whole_params
@@ -28,6 +29,8 @@ def make_sampler(network: Network, config: Experiment, special: Special):
         return _make_autoregressive(network, config, special)
     if config.diffusion.objective == "full_sequence":
         return _make_full_sequence(network, config, special)
+    if config.diffusion.objective == "wedlm":
+        return _make_streaming(network, config, special)
     block = config.diffusion.block_length
 
     @jax.jit
@@ -59,6 +62,19 @@ def _make_full_sequence(network: Network, config: Experiment, special: Special):
     def run(params: Params, prompts, lengths, keys) -> Samples:
         forward = partial(canvas_logits, network.bind(params))
         return sample_full_sequence(forward, prompts, lengths, keys, config.sampler, block, special)
+
+    return run
+
+
+def _make_streaming(network: Network, config: Experiment, special: Special):
+    block = config.diffusion.block_length
+
+    @jax.jit
+    def run(params: Params, prompts, lengths, keys) -> Samples:
+        model = network.bind(params)
+        cache = prefill(model, prompts, lengths, 1, prompts.shape[1] + config.sampler.max_new_tokens)
+        forward = partial(decode_window, model)
+        return sample_streaming(forward, cache, prompts, lengths, keys, config.sampler, block, special)
 
     return run
 

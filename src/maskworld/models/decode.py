@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from maskworld.models.attention import masked_attention, merge, range_attention
+from maskworld.models.kinds import layer_kinds
 from maskworld.models.layers import KeyValue
 from maskworld.models.transformer import Transformer
 from maskworld.models.two_stream import clean_hidden, clean_layout
@@ -58,6 +59,27 @@ def _ring(memory: Float[Array, "n B P D"], whole: Int[Array, " B"], size: int) -
     return jnp.take_along_axis(memory, jnp.maximum(at, 0)[None, :, :, None], axis=2)
 
 
+def decode_window(
+    model: Transformer,
+    cache: Cache,
+    tokens: Int[Array, "B W"],
+    positions: Int[Array, "B W"],
+    start: Int[Array, " B"],
+) -> tuple[Float[Array, "B W V"], Cache]:
+    """Logits of a row's window, whose tokens may stand in another order than in the text (WeDLM).
+
+    A token sees the cache before `start` and the tokens that stand before it; `positions` are those of its rotation.
+    Keys and values are written from `start` on as the tokens stand, so that they are right, and may be kept, for the
+    first ones that are also the next ones of the text. The others are overwritten by the next call.
+
+    Raises:
+        ValueError: the network has convolutions, which need neighbours.
+    """
+    if any(kind.mixer == "convolution" for kind in layer_kinds(model.config)):
+        raise ValueError("a window in another order than the text's has no neighbours to convolve")
+    return _decode(model, cache, tokens, start, positions, causal=True)
+
+
 def decode_block(
     model: Transformer, cache: Cache, tokens: Int[Array, "B S"], start: Int[Array, " B"]
 ) -> tuple[Float[Array, "B S V"], Cache]:
@@ -67,19 +89,24 @@ def decode_block(
     a block that still holds masks are overwritten by the next call at the same position, and until then nobody sees
     them, because nobody's `start` lies behind them.
     """
+    return _decode(model, cache, tokens, start, None, causal=False)
+
+
+def _decode(model: Transformer, cache: Cache, tokens, start, positions, causal: bool):
+    """The places of the tokens are start, start + 1, ...; their positions, if not given, are the same."""
     rows, block_length = tokens.shape
-    positions = start[:, None] + jnp.arange(block_length)
-    turn = model.rotation(positions)
-    row, seen_to = jnp.arange(rows)[:, None], jnp.broadcast_to(start[:, None], positions.shape)
+    places = start[:, None] + jnp.arange(block_length)
+    turn = model.rotation(places if positions is None else positions)
+    row, seen_to = jnp.arange(rows)[:, None], jnp.broadcast_to(start[:, None], places.shape)
 
     def attend(mixer, normal, past: KeyValue):
         own, query = mixer.project_key_value(normal, turn), mixer.project_query(normal, turn)
-        first = jnp.maximum(positions - mixer.window + 1, 0) if mixer.window else jnp.zeros_like(positions)
+        first = jnp.maximum(places - mixer.window + 1, 0) if mixer.window else jnp.zeros_like(places)
         before = range_attention(query, *past, first, seen_to, model.config.attention)
         back = jnp.arange(block_length)[:, None] - jnp.arange(block_length)
-        inside = masked_attention(
-            query, *own, jnp.broadcast_to(back < (mixer.window or block_length), (rows, *back.shape))
-        )
+        visible = back < (mixer.window or block_length)
+        visible = visible & (back >= 0) if causal else visible
+        inside = masked_attention(query, *own, jnp.broadcast_to(visible, (rows, *back.shape)))
         return merge(*before, *inside), own
 
     def convolve(mixer, normal, past):
@@ -98,10 +125,8 @@ def decode_block(
     def write(past, own):
         if isinstance(past, KeyValue):
             # A finished row may stand behind the end; `drop` leaves the cache alone there.
-            return KeyValue(
-                *(old.at[:, row, positions].set(new, mode="drop") for old, new in zip(past, own, strict=True))
-            )
-        return past.at[:, row, positions % past.shape[2]].set(own)
+            return KeyValue(*(old.at[:, row, places].set(new, mode="drop") for old, new in zip(past, own, strict=True)))
+        return past.at[:, row, places % past.shape[2]].set(own)
 
     x, written = model.run_layers(step, model.embed(tokens), cache)
     return model.logits(x), {name: write(cache[name], written[name]) for name in cache}

@@ -24,7 +24,7 @@ class Layout(NamedTuple):
 
     positions: Int[Array, "B L+N"]
     index: Int[Array, "B L+N"]
-    """The place in the row; a noisy copy has that of its block."""
+    """The place in the row; a noisy copy has that of its block, whatever the order of its tokens."""
     key_start: Int[Array, "B L+N"]
     key_end: Int[Array, "B L+N"]
     real: Bool[Array, "B L+N"]
@@ -94,22 +94,27 @@ def two_stream_layout(
     block_length: int,
     copies: int,
     clean_block_length: int | None = None,
+    order: Int[Array, "B N"] | None = None,
 ) -> Layout:
     """Layout of L clean tokens followed by `copies` noisy copies of the target blocks (N = copies * K * S).
 
     Documents start on the block grid. `clean_block_length` is that of the clean stream's attention, 1 for WeDLM.
+    `order` says which of the noisy tokens stands at each place of its block; positions go with their tokens.
     """
     clean = clean_layout(document_ids, positions, clean_block_length or block_length)
 
     def noisy(x, fill=0):
         return jnp.tile(gather_blocks(x, target_blocks, block_length, fill), (1, copies))
 
-    index, documents = noisy(clean.index), noisy(document_ids)
+    def ordered(x):
+        return noisy(x) if order is None else jnp.take_along_axis(noisy(x), order, axis=1)
+
+    index, documents = noisy(clean.index), ordered(document_ids)
     real = documents > 0
     return Layout(
-        jnp.concatenate([positions, noisy(positions)], axis=1),
+        jnp.concatenate([positions, ordered(positions)], axis=1),
         jnp.concatenate([clean.index, index], axis=1),
-        jnp.concatenate([clean.key_start, noisy(clean.key_start)], axis=1),
+        jnp.concatenate([clean.key_start, ordered(clean.key_start)], axis=1),
         jnp.concatenate([clean.key_end, jnp.where(real, index // block_length * block_length, 0)], axis=1),
         jnp.concatenate([clean.real, real], axis=1),
         documents,

@@ -178,7 +178,8 @@ def _validator(
             for index, batch in enumerate(chosen)
         ]
         total = jax.tree.map(lambda *parts: sum(parts[1:], parts[0]), *sums)
-        return {name: float(value) for name, value in jax.device_get(loss_metrics(total)).items()}
+        metrics = jax.device_get(loss_metrics(total, experiment.diffusion.autoregressive_weight))
+        return {name: float(value) for name, value in metrics.items()}
 
     return validate_params
 

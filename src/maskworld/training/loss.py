@@ -1,5 +1,6 @@
 """The losses of a packed batch, pure in all their inputs: block diffusion (noise, both streams, weighted cross-entropy
-of masked tokens) and, for the same networks and rows, masked diffusion over the whole document and the next token."""
+of masked tokens), for the same networks and rows masked diffusion over the whole document, the next token, and WeDLM's
+sum of two means."""
 
 from __future__ import annotations
 
@@ -9,11 +10,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from maskworld.config import DiffusionConfig
-from maskworld.diffusion.corruption import Corruption, corrupt
+from maskworld.diffusion.corruption import Corruption, corrupt, mask_exact_counts, observed_first
 from maskworld.diffusion.objective import MaskedLoss, masked_cross_entropy
 from maskworld.models.experts import RouterSums, balance_loss
-from maskworld.models.transformer import Network, Params
+from maskworld.models.transformer import Network, Params, Transformer
 from maskworld.models.two_stream import (
+    TwoStreams,
     clean_hidden,
     clean_layout,
     gather_blocks,
@@ -31,18 +33,50 @@ class LossSums(NamedTuple):
 
     loss: MaskedLoss
     normalizer: Float[Array, ""]
-    """Target tokens times copies, masked or not: what SDAR divides by."""
+    """Target tokens times copies, masked or not: what SDAR divides by. For WeDLM the weights of the masked tokens."""
     router: RouterSums | None = None
     """Of every layer with experts."""
+    next_token: MaskedLoss | None = None
+    """WeDLM's second mean, that of the clean stream; its `masked` are the tokens it is taken over."""
 
-    def objective(self, balance_weight: float) -> Float[Array, ""]:
+    def mean(self, autoregressive_weight: float = 1.0) -> Float[Array, ""]:
+        """The loss of all that was added up; 0 where there was nothing."""
+        mean = self.loss.weighted / jnp.maximum(self.normalizer, 1.0)
+        if self.next_token is None:
+            return mean
+        following = self.next_token.weighted / jnp.maximum(self.next_token.masked, 1.0)
+        return (mean + autoregressive_weight * following) / (1.0 + autoregressive_weight)
+
+    def objective(self, balance_weight: float, shares: Shares | None = None) -> Float[Array, ""]:
         """What is differentiated: the weighted loss and, in units of it, the experts' load balance.
 
-        Load balance is not a sum over tokens; several microbatches add up to its mean, by their normalizers.
+        Load balance is not a sum over tokens; several microbatches add up to its mean, by their normalizers. A loss of
+        two means needs the `shares` of the whole batch.
         """
+        total = self.loss.weighted
+        if self.next_token is not None:
+            total = shares.masked * total + shares.next_token * self.next_token.weighted
         if self.router is None or not balance_weight:
-            return self.loss.weighted
-        return self.loss.weighted + balance_weight * self.normalizer * balance_loss(self.router)
+            return total
+        return total + balance_weight * self.normalizer * balance_loss(self.router)
+
+
+class Shares(NamedTuple):
+    """Factors of WeDLM's two sums, so that their sum divided by the first one's normalizer is the loss.
+
+    Both normalizers are those of the whole batch; they are known before any forward (`wedlm_normalizers`), and so the
+    gradients of microbatches can be added up.
+    """
+
+    masked: Float[Array, ""] | float
+    next_token: Float[Array, ""]
+
+    @staticmethod
+    def of(masked: Float[Array, ""], following: Float[Array, ""], autoregressive_weight: float) -> Shares:
+        """Of a batch with these normalizers."""
+        exchange = jnp.maximum(masked, 1.0) / jnp.maximum(following, 1.0)
+        share = 1.0 / (1.0 + autoregressive_weight)
+        return Shares(share, (1.0 - share) * exchange)
 
 
 class NoisyTargets(NamedTuple):
@@ -69,6 +103,8 @@ def batch_loss(
     """The loss of the configured objective."""
     if config.objective == "autoregressive":
         return autoregressive_loss(network, params, batch, config.logits_chunk)
+    if config.objective == "wedlm":
+        return reordered_loss(network, params, batch, wedlm_noise(batch, key, mask_id, config), config)
     return diffusion_loss(network, params, batch, key, mask_id, config)
 
 
@@ -77,17 +113,23 @@ def autoregressive_loss(network: Network, params: Params, batch: Batch, logits_c
 
     A document's first token has nothing before it and is no target.
     """
-    model, documents = network.bind(params), batch["document_ids"]
-    states = clean_hidden(model, batch["tokens"], clean_layout(documents, batch["positions"], 1))
+    model = network.bind(params)
+    states = clean_hidden(model, batch["tokens"], clean_layout(batch["document_ids"], batch["positions"], 1))
+    loss = _next_token_loss(model, states.hidden, batch, logits_chunk)
+    return LossSums(loss, loss.masked, states.router)
 
-    def following(name):
-        return jnp.pad(batch[name][:, 1:], ((0, 0), (0, 1)))
 
-    supervised = following("targets").astype(bool) & (following("document_ids") == documents) & (documents > 0)
+def followed(batch: Batch) -> Bool[Array, "B L"]:
+    """Positions whose next one holds a target of the same document."""
+    documents, targets = (jnp.pad(batch[name][:, 1:], ((0, 0), (0, 1))) for name in ("document_ids", "targets"))
+    return targets.astype(bool) & (documents == batch["document_ids"]) & (documents > 0)
+
+
+def _next_token_loss(model: Transformer, hidden: Float[Array, "B L D"], batch: Batch, logits_chunk: int) -> MaskedLoss:
+    supervised = followed(batch)
+    labels = jnp.pad(batch["tokens"][:, 1:], ((0, 0), (0, 1)))
     weight = supervised.astype(jnp.float32)
-    hidden = model.normalize(states.hidden)
-    loss = masked_cross_entropy(hidden, model.head_kernel(), following("tokens"), weight, supervised, logits_chunk)
-    return LossSums(loss, weight.sum(), states.router)
+    return masked_cross_entropy(model.normalize(hidden), model.head_kernel(), labels, weight, supervised, logits_chunk)
 
 
 def shortened(batch: Batch, block_length: int, shorter: int) -> Batch:
@@ -154,3 +196,50 @@ def full_sequence_loss(
         hidden, model.head_kernel(), noisy.labels, noise.weight, noise.masked, config.logits_chunk
     )
     return LossSums(loss, noisy.targets.sum(dtype=jnp.float32), states.router)
+
+
+def wedlm_noise(batch: Batch, key: Array, mask_id: int, config: DiffusionConfig) -> Corruption:
+    """WeDLM's masks of a batch, tokens in the order of the text."""
+    return mask_exact_counts(key, *noisy_targets(batch, config), batch["target_blocks"].shape[1], mask_id, config)
+
+
+def wedlm_normalizers(
+    batch: Batch, key: Array, mask_id: int, config: DiffusionConfig
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """What WeDLM's two sums over this batch will be divided by, without any network."""
+    noise = wedlm_noise(batch, key, mask_id, config)
+    return _masked_weight(noise), followed(batch).sum(dtype=jnp.float32)
+
+
+def _masked_weight(noise: Corruption) -> Float[Array, ""]:
+    return jnp.where(noise.masked, noise.weight, 0.0).sum()
+
+
+def reordered_streams(
+    model: Transformer, batch: Batch, noise: Corruption, config: DiffusionConfig
+) -> tuple[TwoStreams, Int[Array, "B N"]]:
+    """Both streams as WeDLM sees them, and which noisy position stands at each place of the noisy one.
+
+    The clean stream is causal. A noisy block sees the clean tokens before it; inside, its observed tokens stand before
+    its masks and every place sees those before it, while rotary positions stay those of the text.
+    """
+    block = config.block_length
+    order = observed_first(noise.masked, noisy_targets(batch, config).document_ids, block)
+    rows = batch["document_ids"], batch["positions"], batch["target_blocks"]
+    layout = two_stream_layout(*rows, block, config.noisy_copies, clean_block_length=1, order=order)
+    tokens = jnp.take_along_axis(noise.tokens, order, axis=1)
+    hidden = two_stream_hidden(model, batch["tokens"], tokens, layout, block, causal_blocks=True, with_clean=True)
+    return hidden, order
+
+
+def reordered_loss(
+    network: Network, params: Params, batch: Batch, noise: Corruption, config: DiffusionConfig
+) -> LossSums:
+    """WeDLM's loss for noise given from outside: masked tokens, each at its own position, and the next token."""
+    model = network.bind(params)
+    states, order = reordered_streams(model, batch, noise, config)
+    targets = noisy_targets(batch, config).labels, noise.weight, noise.masked
+    targets = (jnp.take_along_axis(x, order, axis=1) for x in targets)
+    loss = masked_cross_entropy(model.normalize(states.noisy), model.head_kernel(), *targets, config.logits_chunk)
+    following = _next_token_loss(model, states.clean, batch, config.logits_chunk)
+    return LossSums(loss, _masked_weight(noise), states.router, following)

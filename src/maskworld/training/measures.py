@@ -12,7 +12,12 @@ from maskworld.training.progress import Pace
 
 # How the metrics of several steps become one line: means by the tokens that each stands for, and sums; the others are
 # plain means.
-_WEIGHTS = {"loss": "target_tokens", "cross_entropy": "masked_tokens", "masked_accuracy": "masked_tokens"}
+_WEIGHTS = {
+    "loss": "target_tokens",
+    "cross_entropy": "masked_tokens",
+    "masked_accuracy": "masked_tokens",
+    "next_token_cross_entropy": "target_tokens",
+}
 _SUMS = ("target_tokens", "masked_tokens")
 
 

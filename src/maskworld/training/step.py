@@ -18,7 +18,7 @@ from maskworld.config import Experiment, ModelContract, OptimizerConfig
 from maskworld.models.experts import router_metrics
 from maskworld.models.transformer import Network, Params, join_trainable, split_trainable
 from maskworld.parallel.mesh import batch_sharding, parameter_shardings, replicated
-from maskworld.training.loss import Batch, LossSums, batch_loss, shortened
+from maskworld.training.loss import Batch, LossSums, Shares, batch_loss, shortened, wedlm_normalizers
 
 
 @flax.struct.dataclass
@@ -130,6 +130,11 @@ def accumulate_gradients(loss: Callable, params: Params, batch: Batch, key: Arra
         (_, sums), gradients = value_and_grad(params, piece, key)
         return sums, gradients
 
+    return sum_over_microbatches(one, batch, key, microbatches)
+
+
+def sum_over_microbatches(one: Callable, batch: Batch, key: Array, microbatches: int):
+    """The sum of `one(piece, key)`, any tree of arrays, over all microbatches, one after another."""
     if microbatches == 1:
         return one(batch, key)
 
@@ -158,27 +163,34 @@ def make_train_step(
     argument does not exist. `block_length` is a curriculum's, a divisor of the configured one.
 
     Noise of step i comes from fold_in(key(seed), i), then from the microbatch's index. Gradients are those of
-    (sum of losses over all microbatches) / (sum of their normalizers): a mean over tokens, not a mean of means.
+    (sum of losses over all microbatches) / (sum of their normalizers): a mean over tokens, not a mean of means. Where
+    the loss is a sum of two such means, a first pass over the noise alone finds what they are divided by.
     """
     length = block_length or experiment.diffusion.block_length
     config = dataclasses.replace(experiment.diffusion, block_length=length)
     microbatches = experiment.training.gradient_accumulation
 
-    def microbatch_loss(params, batch, key, frozen):
+    def shares_of(batch, key):
+        if config.objective != "wedlm":
+            return None
+        counts = partial(wedlm_normalizers, mask_id=mask_id, config=config)
+        return Shares.of(*sum_over_microbatches(counts, batch, key, microbatches), config.autoregressive_weight)
+
+    def microbatch_loss(params, batch, key, frozen, shares):
         with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
             sums = batch_loss(network, join_trainable(params, frozen), batch, key, mask_id, config)
-        return sums.objective(experiment.model.experts.balance_weight), sums
+        return sums.objective(experiment.model.experts.balance_weight, shares), sums
 
     def step(state: TrainState, batch: Batch, frozen: Params | None = None) -> tuple[TrainState, dict[str, Array]]:
         if length != experiment.diffusion.block_length:
             batch = shortened(batch, experiment.diffusion.block_length, length)
         key = jax.random.fold_in(jax.random.key(experiment.training.seed), state.step)
-        loss = partial(microbatch_loss, frozen=frozen or {})
+        loss = partial(microbatch_loss, frozen=frozen or {}, shares=shares_of(batch, key))
         sums, gradients = accumulate_gradients(loss, state.params, batch, key, microbatches)
         normalizer = jnp.maximum(sums.normalizer, 1.0)
         gradients = jax.tree.map(lambda g: g / normalizer, gradients)
         updates, opt_state = optimizer.update(gradients, state.opt_state, state.params)
-        metrics = loss_metrics(sums) | {
+        metrics = loss_metrics(sums, config.autoregressive_weight) | {
             "grad_norm": optax.global_norm(gradients),
             "learning_rate": jnp.asarray(learning_rate(state.step), jnp.float32),
         }
@@ -212,14 +224,18 @@ def _frozen_shardings(network: Network, mesh: jax.sharding.Mesh) -> tuple[Params
     return (frozen,) if frozen else ()
 
 
-def loss_metrics(sums: LossSums) -> dict[str, Array]:
+def loss_metrics(sums: LossSums, autoregressive_weight: float = 1.0) -> dict[str, Array]:
     """Means over the tokens they belong to; zero, not NaN, where nothing was masked."""
     masked = jnp.maximum(sums.loss.masked, 1.0)
-    router = {} if sums.router is None else router_metrics(sums.router)
-    return router | {
-        "loss": sums.loss.weighted / jnp.maximum(sums.normalizer, 1.0),
+    others, following = {}, sums.next_token
+    if following is not None:
+        others["next_token_cross_entropy"] = following.cross_entropy / jnp.maximum(following.masked, 1.0)
+    if sums.router is not None:
+        others |= router_metrics(sums.router)
+    return others | {
+        "loss": sums.mean(autoregressive_weight),
         "cross_entropy": sums.loss.cross_entropy / masked,
         "masked_accuracy": sums.loss.correct / masked,
         "masked_tokens": sums.loss.masked,
-        "target_tokens": sums.normalizer,
+        "target_tokens": sums.normalizer if following is None else following.masked,
     }
